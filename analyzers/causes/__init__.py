@@ -1,0 +1,1 @@
+"""The causes of low GPU utilization, one module each."""

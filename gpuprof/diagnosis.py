@@ -1,0 +1,268 @@
+"""The answer: one `Diagnosis`, whatever door the question came in by.
+
+Findings are data. Nothing here knows about HTML, colours or terminals, and nothing here computes:
+`gpuprof.analyzers` fills these structures, `gpuprof.reports` shows them, and `to_json` writes the
+schema that other programs rely on (docs/diagnosis.md). A change of a field is a change of
+`SCHEMA_VERSION` and a line in CHANGELOG.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+BoundClass = Literal["compute", "bandwidth", "input", "communication", "host", "mixed", "unknown"]
+Severity = Literal["critical", "warning", "info"]
+
+CAUSES: dict[str, int] = {
+    "dataloader": 1,
+    "small-batch": 2,
+    "sync-points": 3,
+    "nccl-wait": 4,
+    "host-overhead": 5,
+    "memcpy": 6,
+    "imbalance": 7,
+    "checkpoint": 8,
+}
+"""The eight known causes of low GPU utilization, and the number each goes by."""
+
+BUCKETS: tuple[str, ...] = (
+    "compute",
+    "communication",
+    "copy",
+    "input",
+    "sync",
+    "checkpoint",
+    "host",
+    "communication_host",
+    "allocator",
+    "launch",
+    "unknown",
+)
+"""Where a nanosecond of a step can go; every nanosecond goes to exactly one."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the user's code. `share` is the part of the step that this line is charged with."""
+
+    file: str
+    line: int | None = None
+    function: str = ""
+    code: str = ""
+    share: float | None = None
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of the run that a reader can be taken to, in ns since the epoch."""
+
+    start_ns: int
+    end_ns: int
+    rank: int | None = None
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One measured fact. `text` is a whole sentence that already holds the number.
+
+    `unit` says what `value` is a number of, for example "share of step", "ms", "calls per step".
+    `source` is the recording it was read from: trace, nvml, host, nccl-log, stacks.
+    """
+
+    text: str
+    value: float | None = None
+    unit: str = ""
+    source: str = "trace"
+    windows: tuple[Window, ...] = ()
+
+
+class Gain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What removing the cause saves, from the replay.
+
+    `step_ms` is the predicted step. `reduction` is the share of the step that goes, `low` and
+    `high` its range over the steps of the window. `how` says what was changed in the replay.
+    """
+
+    step_ms: float
+    reduction: float
+    low: float
+    high: float
+    how: str = ""
+
+
+class Fix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing to change, the first one first. `code` can be pasted; `cost` says what it takes."""
+
+    title: str
+    detail: str
+    code: str = ""
+    cost: str = ""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause that was found: what it costs, why we think so, where it is and what to do."""
+
+    cause: str
+    number: int | None
+    title: str
+    severity: Severity
+    confidence: float
+    share: float
+    gain: Gain | None
+    where: tuple[Place, ...] = ()
+    ranks: tuple[int, ...] = ()
+    late_ranks: tuple[int, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+
+
+class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause that was looked for and is not there, with the number that says so."""
+
+    cause: str
+    why: str
+
+
+class NotJudged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A cause that the recording cannot show. `missing` names the input, `command` records it."""
+
+    cause: str
+    missing: str
+    command: str = ""
+
+
+class ExcludedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that was left out of the account, and why."""
+
+    step: str
+    rank: int | None
+    why: str
+
+
+class StepsSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps that the account covers."""
+
+    count: int
+    source: Literal["ProfilerStep", "session", "inferred", "none"]
+    median_ms: float | None
+    excluded: tuple[ExcludedStep, ...] = ()
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What ran."""
+
+    world_size: int
+    ranks: tuple[int, ...]
+    devices: tuple[str, ...]
+    steps: StepsSummary
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """The resource whose infinite speed would shorten the step most. `also` names near ties.
+
+    `reductions` is the share of the step that an infinitely fast resource would save, by resource.
+    """
+
+    class_: BoundClass = msgspec.field(name="class")
+    also: tuple[str, ...] = ()
+    confidence: float = 0.0
+    why: str = ""
+    reductions: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """How well the replay reproduces the measured step; below 3 % error its gains are quoted."""
+
+    measured_ms: float | None
+    replayed_ms: float | None
+    error: float | None
+    trusted: bool
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What all findings together could save: one replay with all of them removed, never a sum."""
+
+    step_ms: float
+    reduction: float
+
+
+class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank on one device: its own budget and steps.
+
+    `device` is the device's name, `device_index` its ordinal in the process (-1: the CPU is the
+    device). `step_ms` has one value a step. `wait_frac` is time in collectives spent waiting for
+    another rank, None when there are no other ranks to compare with. `trace` is the input's index.
+    """
+
+    rank: int
+    device: str
+    device_index: int
+    trace: int
+    step_ms: tuple[float, ...]
+    budget: dict[str, float]
+    busy_frac: float
+    wait_frac: float | None = None
+    late: bool = False
+    roofline: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the table of the heaviest device events (times over the accounted steps)."""
+
+    name: str
+    kind: str
+    count: int
+    total_ms: float
+    mean_us: float
+    share: float
+    limit: str = ""
+    achieved_frac: float | None = None
+
+
+class InputFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was read: enough to find it again and to know that it is the same one."""
+
+    path: str
+    kind: str
+    size_bytes: int
+    sha256: str
+    events: int
+    notes: tuple[str, ...] = ()
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer. Each of the eight causes is in exactly one of `findings`, `ruled_out` and
+    `not_judged`; `findings` is ranked, most gain first."""
+
+    schema: int = SCHEMA_VERSION
+    gpuprof: str
+    inputs: tuple[str, ...]
+    run: RunSummary
+    bound: Bound
+    budget: dict[str, float]
+    replay: ReplaySummary
+    findings: tuple[Finding, ...]
+    ruled_out: tuple[RuledOut, ...]
+    not_judged: tuple[NotJudged, ...]
+    warnings: tuple[str, ...]
+    headline: str = ""
+    together: Estimate | None = None
+    ranks: tuple[RankSummary, ...] = ()
+    kernels: tuple[KernelRow, ...] = ()
+    files: tuple[InputFile, ...] = ()
+    facts: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+def to_json(diagnosis: Diagnosis) -> bytes:
+    """The diagnosis as indented JSON, UTF-8, with a final newline (schema: docs/diagnosis.md)."""
+    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2) + b"\n"
+
+
+def from_json(data: bytes) -> Diagnosis:
+    """Reads what `to_json` wrote.
+
+    Raises:
+        msgspec.ValidationError: the data does not follow the schema.
+    """
+    return msgspec.json.decode(data, type=Diagnosis)
