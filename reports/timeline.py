@@ -1,0 +1,350 @@
+"""Traces as one packed timeline: a few bytes an event, within a byte budget.
+
+Layout of the data (read by assets/viewer.js): for each trace, three columns (`packing`): starts as
+differences within a lane, durations, name ids; times in ticks of `TICK_NS`. Nesting is not stored:
+the page derives it from the order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuprof.diagnosis import Window
+from gpuprof.reports import packing, text
+from gpuprof.reports.lanes import (
+    CATEGORIES,
+    CLASSES,
+    HORIZON_NS,
+    MIN_GAP_NS,
+    Arranged,
+    arrange,
+    class_of,
+    gap_key,
+    merged_key,
+)
+from gpuprof.reports.thinning import Span, inside, thin
+from gpuprof.reports.words import Catalog
+from gpuprof.trace import I64, Category, Trace
+
+TICK_NS = 100
+"""Resolution of the timeline. 1 ns costs 1.6 times the bytes, and no screen shows the difference."""
+
+BYTES_PER_EVENT = 2.6
+"""Base64 bytes an event takes in real traces (2.2 to 2.9): only for a first guess at what fits."""
+
+MAX_NAMES = 60_000
+"""Distinct names; ids fit 16 bits in the page."""
+
+MAX_NAME_LENGTH = 240
+"""Characters of a name that the page holds: real kernel names reach thousands."""
+
+NAMES_SHARE = 0.25
+"""Part of the byte budget that names may take."""
+
+FAR_APART_NS = 3_600 * 10**9
+"""Recordings that begin further apart than this are not drawn on one clock."""
+
+ATTEMPTS = 10
+"""Halvings of the event count before the timeline is given up; each is at least a factor 1.3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What the page needs: `data` (base64), `meta` (JSON text, not yet escaped for HTML).
+
+    events: complete events in the traces. drawn: events and merged blocks in `data`.
+    notes: what was left out, as sentences.
+    """
+
+    data: str
+    meta: str
+    events: int
+    drawn: int
+    shortest_ns: int
+    notes: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data) + len(self.meta)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Where each trace's zero is, and the decisive windows on its own clock, in order of worth."""
+
+    zeros: tuple[int, ...]
+    shared_clock: bool
+    windows: tuple[tuple[int, Span, int], ...]  # (trace, span, number of the finding)
+
+
+def _view(traces: Sequence[Trace], windows: Sequence[tuple[int, Window]]) -> _View:
+    firsts = [int(trace.start_ns[0]) if len(trace) else 0 for trace in traces]
+    filled = [first for first, trace in zip(firsts, traces, strict=True) if len(trace)]
+    shared = len(filled) < 2 or (
+        all(trace.meta.epoch for trace in traces) and max(filled) - min(filled) < FAR_APART_NS
+    )
+    zeros = [min(filled, default=0)] * len(traces) if shared else firsts
+    by_rank = {trace.meta.rank: index for index, trace in reversed(list(enumerate(traces)))}
+    spans = []
+    for number, window in windows:
+        index = by_rank.get(window.rank, 0)
+        start = min(max(window.start_ns - zeros[index], 0), HORIZON_NS)
+        end = min(max(window.end_ns - zeros[index], start), HORIZON_NS)
+        spans.append((index, (start, end), number))
+    return _View(tuple(zeros), shared, tuple(spans))
+
+
+def _steps(trace: Trace, zero_ns: int) -> list[Span]:
+    """Spans of the host's ProfilerStep annotations, in order of time."""
+    mask = trace.name_mask(lambda name: name.startswith("ProfilerStep"))
+    rows = np.flatnonzero(mask & (trace.category == Category.USER_ANNOTATION))
+    start = trace.start_ns[rows] - zero_ns
+    return list(zip(start.tolist(), (start + trace.dur_ns[rows]).tolist(), strict=True))
+
+
+def _home(traces: Sequence[Trace], view: _View, total_ns: int) -> tuple[int, int, int]:
+    """Where the view opens: the steps around the first decisive window, else a middle step."""
+    index, span = (view.windows[0][0], view.windows[0][1]) if view.windows else (0, None)
+    if index >= len(traces):
+        return 0, max(total_ns, 1), 0
+    steps = _steps(traces[index], view.zeros[index])
+    if span is None:
+        if not steps:
+            return 0, max(total_ns, 1), 0
+        span = steps[len(steps) // 2]
+    touched = [step for step in steps if step[0] < span[1] and step[1] > span[0]]
+    if touched and len(touched) <= 3:
+        span = min(touched[0][0], span[0]), max(touched[-1][1], span[1])
+    margin = max((span[1] - span[0]) // 12, 1_000)
+    return max(0, span[0] - margin), min(max(total_ns, 1), span[1] + margin), index
+
+
+def _name_ids(
+    traces: Sequence[Trace], chunks: Sequence[Arranged], room_bytes: int, words: Catalog
+) -> tuple[list[tuple[str, int]], list[NDArray[np.uint32]], int]:
+    """Names by how often they occur, each chunk's ids, and how many names were left out.
+
+    The most frequent names come first, so that most ids take one byte.
+    """
+    counted: dict[tuple[str, int], int] = {}
+    found: list[tuple[list[tuple[str, int]], I64]] = []
+    others = [(words.say("other.name"), index) for index in range(len(CLASSES))]
+    cut_off = 0
+    for trace, chunk in zip(traces, chunks, strict=True):
+        top = (len(trace.names) + 2) * CATEGORIES
+        if top <= max(4 * len(chunk.key), 65_536):
+            counts = np.bincount(chunk.key, minlength=top)
+            keys = np.flatnonzero(counts)
+            counts = counts[keys]
+            table = np.zeros(top, dtype=np.int64)
+            table[keys] = np.arange(len(keys))
+            local = table[chunk.key]
+        else:  # more names than events: a table of all of them would be larger than the trace
+            keys, local, counts = np.unique(chunk.key, return_inverse=True, return_counts=True)
+        pairs = []
+        merged, gap = merged_key(trace), gap_key(trace)
+        rare = int(np.sort(counts)[-MAX_NAMES]) if len(keys) > MAX_NAMES else 0
+        for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
+            if count < rare or (rare == 1 and len(pairs) >= MAX_NAMES):
+                pair = others[CLASSES.index(class_of("", key % CATEGORIES))]
+                cut_off += 1
+            elif key == gap:
+                pair = words.say("timeline.idle"), CLASSES.index("idle")
+            elif key >= merged:
+                kind = class_of("", key % CATEGORIES)
+                pair = words.say("merged.name"), CLASSES.index(kind)
+            else:
+                name = trace.names[key // CATEGORIES]
+                kind = class_of(name, key % CATEGORIES)
+                pair = text.clean(name, MAX_NAME_LENGTH), CLASSES.index(kind)
+            pairs.append(pair)
+            counted[pair] = counted.get(pair, 0) + count
+        found.append((pairs, local))
+    names: list[tuple[str, int]] = []
+    ids: dict[tuple[str, int], int] = {}
+    for pair in sorted(counted, key=lambda item: -counted[item]):
+        room_bytes -= len(json.dumps(pair[0])) + 5
+        if room_bytes < 0 or len(names) >= MAX_NAMES:
+            break
+        ids[pair] = len(names)
+        names.append(pair)
+    left_out = len(counted) - len(names)
+    rest = {}
+    if left_out:
+        rest = {other[1]: len(names) + index for index, other in enumerate(others)}
+        names.extend(others)
+    left_out += cut_off
+    columns = []
+    for pairs, local in found:
+        lookup = [ids[pair] if pair in ids else rest[pair[1]] for pair in pairs]
+        columns.append(np.array(lookup, dtype=np.uint32)[local])
+    return names, columns, left_out
+
+
+def _columns(chunk: Arranged, ids: NDArray[np.uint32]) -> Iterator[bytes]:
+    """The three packed columns of one trace."""
+    start = chunk.start_ns // TICK_NS
+    end = chunk.end_ns // TICK_NS
+    step = np.diff(start, prepend=0)
+    at = np.cumsum([0, *(lane.count for lane in chunk.lanes[:-1])])
+    if len(start):
+        step[at] = start[at]  # each lane starts anew
+    yield from packing.encode_column(step)
+    yield from packing.encode_column(end - start)
+    yield from packing.encode_column(ids)
+
+
+def _assemble(
+    traces: Sequence[Trace], chunks: Sequence[Arranged], view: _View, room: int, words: Catalog
+) -> tuple[str, str, int]:
+    names, ids, names_left_out = _name_ids(traces, chunks, int(NAMES_SHARE * room), words)
+    blob = packing.deflate(
+        part for chunk, column in zip(chunks, ids, strict=True) for part in _columns(chunk, column)
+    )
+    total_ns = max((int(chunk.end_ns.max(initial=0)) for chunk in chunks), default=0)
+    home = _home(traces, view, total_ns)
+    meta = {
+        "tick": TICK_NS,
+        "span": total_ns,
+        "home": home,
+        "classes": CLASSES,
+        "groups": [
+            {
+                "label": _group_label(trace, len(traces), words),
+                "lanes": [[lane.label, lane.kind, lane.count] for lane in chunk.lanes],
+            }
+            for trace, chunk in zip(traces, chunks, strict=True)
+        ],
+        "names": names,
+        "windows": [[span[0], span[1], index, number] for index, span, number in view.windows],
+        "words": {
+            key: value
+            for key, value in words.texts.items()
+            if key.startswith(("timeline.", "class."))
+        },
+    }
+    return packing.base64(blob), json.dumps(meta, separators=(",", ":")), names_left_out
+
+
+def _group_label(trace: Trace, count: int, words: Catalog) -> str:
+    if trace.meta.rank is None:
+        return text.clean(text.file_name(trace.meta.path), 60) if count > 1 else ""
+    return words.say("timeline.rank", rank=trace.meta.rank)
+
+
+def _shortest(
+    chunks: Sequence[Arranged], kept: Sequence[Sequence[Span]], target: int
+) -> tuple[int, bool]:
+    """The duration from which events stay outside the windows so that about `target` are left, and
+    whether the events of the windows alone leave room for that."""
+    durations = []
+    must = 0
+    for chunk, windows in zip(chunks, kept, strict=True):
+        inner = inside(chunk, windows)
+        must += int(np.count_nonzero(inner))
+        durations.append((chunk.end_ns - chunk.start_ns)[~inner])
+    outer = np.concatenate(durations)
+    left = target - must
+    if left >= len(outer):
+        return 0, True
+    rank = len(outer) - 1 - max(left, 0)
+    return int(np.partition(outer, rank)[rank]) + 1, left > 0
+
+
+def pack(
+    traces: Sequence[Trace],
+    windows: Sequence[tuple[int, Window]],
+    words: Catalog,
+    *,
+    limit_bytes: int,
+) -> Timeline | None:
+    """Packs the traces into at most `limit_bytes` of text.
+
+    Everything is kept when it fits. Otherwise events outside `windows` are thinned out
+    (`gpuprof.reports.thinning`), and only when the windows alone are too much, the last of them
+    are thinned as well.
+
+    Args:
+        traces: one per rank.
+        windows: decisive stretches with the number of their finding, the most important first.
+
+    Returns:
+        None when there are no events, or when nothing fits.
+    """
+    events = sum(len(trace) for trace in traces)
+    if not events:
+        return None
+    view = _view(traces, windows)
+    whole = [
+        arrange(trace, zero, words, MIN_GAP_NS)
+        for trace, zero in zip(traces, view.zeros, strict=True)
+    ]
+    everything = sum(len(chunk.start_ns) for chunk in whole)
+    target = everything
+    windows_kept = len(view.windows)
+    shortest = 0
+    chunks: Sequence[Arranged] = whole
+    if everything * BYTES_PER_EVENT > 1.3 * limit_bytes:  # no use to try
+        target = int(0.85 * limit_bytes / BYTES_PER_EVENT)
+    for _ in range(ATTEMPTS):
+        if target < everything:
+            spans = _spans(view, windows_kept, len(traces))
+            shortest, room = _shortest(whole, spans, target)
+            while not room and windows_kept:
+                windows_kept //= 2
+                spans = _spans(view, windows_kept, len(traces))
+                shortest, room = _shortest(whole, spans, target)
+            chunks = [
+                thin(chunk, span, shortest, merged_key(trace))
+                for chunk, span, trace in zip(whole, spans, traces, strict=True)
+            ]
+        data, meta, names_left_out = _assemble(traces, chunks, view, limit_bytes, words)
+        size = len(data) + len(meta)
+        if size <= limit_bytes:
+            drawn = sum(len(chunk.start_ns) for chunk in chunks)
+            notes = [words.say("note.resolution", tick=f"{TICK_NS}{text.NBSP}ns")]
+            if not view.shared_clock:
+                notes.append(words.say("note.clock"))
+            if shortest:
+                notes.append(
+                    words.say(
+                        "note.merged",
+                        limit=text.size(limit_bytes),
+                        kept=text.count(drawn),
+                        total=text.count(everything),
+                        shortest=text.milliseconds(shortest / 1e6),
+                    )
+                )
+            if windows_kept < len(view.windows):
+                notes.append(
+                    words.say(
+                        "note.windows_cut",
+                        limit=text.size(limit_bytes),
+                        cut=len(view.windows) - windows_kept,
+                        all=len(view.windows),
+                    )
+                )
+            lanes_left_out = sum(chunk.lanes_left_out for chunk in chunks)
+            if lanes_left_out:
+                notes.append(words.say("note.lanes", count=text.count(lanes_left_out)))
+            if names_left_out:
+                notes.append(words.say("note.names", count=text.count(names_left_out)))
+            return Timeline(data, meta, events, drawn, shortest, tuple(notes))
+        drawn = sum(len(chunk.start_ns) for chunk in chunks)
+        target = int(min(target, drawn) * min(0.75, 0.9 * limit_bytes / size))
+        if target < 1:
+            break
+    return None
+
+
+def _spans(view: _View, count: int, traces: int) -> list[list[Span]]:
+    """The first `count` windows by trace."""
+    spans: list[list[Span]] = [[] for _ in range(traces)]
+    for index, span, _ in view.windows[:count]:
+        spans[index].append(span)
+    return spans
