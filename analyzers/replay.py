@@ -1,0 +1,160 @@
+"""Runs the program of a step again with something changed, to see how long it would take.
+
+A share of time is not a gain: what hid behind the cause comes out when the cause goes. So every
+gain that gpuprof quotes is the difference between two replays. Unchanged, the replay must
+reproduce the measured step; how well it does is in every diagnosis.
+
+The machine model: the host works through its items in order. A launch makes its events ready some
+latency after it began; an event starts when it is ready, its stream is free and the events of
+other streams that it was seen to follow are done. A blocking call returns when its events are
+done. Everything else (a delay that none of this explains) stays as it was observed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuprof.analyzers.host import Blocking
+from gpuprof.analyzers.program import NO_EVENT, NOT_BLOCKING, Program
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+TRUSTED_ERROR = 0.03
+"""A replay that misses the measured step by more than 3 % does not understand the run."""
+
+ALL_BLOCKING = (int(Blocking.SYNCHRONIZE), int(Blocking.TO_HOST), int(Blocking.TO_DEVICE))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is different in a replay; the default changes nothing.
+
+    host_scale: factor on plain host work; launch_scale: on the launch calls themselves;
+    work_scale: label -> factor on labelled host work (input, checkpoint, …).
+    free: kinds of blocking calls (`Blocking`) that no longer wait.
+    skip: regions (`Region`) whose calls cost nothing, wait for nothing and copy nothing.
+    device_ns: duration of each event, (n_events,), None to keep the measured ones.
+    """
+
+    host_scale: float = 1.0
+    launch_scale: float = 1.0
+    work_scale: dict[str, float] = field(default_factory=dict)
+    free: tuple[int, ...] = ()
+    skip: tuple[int, ...] = ()
+    device_ns: I64 | None = None
+
+    def and_(self, other: Change) -> Change:
+        """Both changes at once."""
+        device = self.device_ns
+        if other.device_ns is not None:
+            device = other.device_ns if device is None else np.minimum(device, other.device_ns)
+        return Change(
+            host_scale=min(self.host_scale, other.host_scale),
+            launch_scale=min(self.launch_scale, other.launch_scale),
+            work_scale={**self.work_scale, **other.work_scale},
+            free=tuple(sorted({*self.free, *other.free})),
+            skip=tuple(sorted({*self.skip, *other.skip})),
+            device_ns=device,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Length of each step of the program as replayed, ns, float64 (n_steps,)."""
+
+    step_ns: F64
+
+    @property
+    def total_ns(self) -> float:
+        return float(self.step_ns.sum())
+
+    @property
+    def mean_ns(self) -> float:
+        return float(self.step_ns.mean())
+
+
+def replay(program: Program, change: Change | None = None) -> Replayed:
+    """Replays a program.
+
+    The steps end as they do in `gpuprof.analyzers.steps`: with their last device event, the last
+    one not before the host is done; their sum is never less than the host needs.
+    """
+    change = change or Change()
+    skipped = np.isin(program.region, change.skip)
+    call = program.call_ns * np.where(program.kind == NOT_BLOCKING, change.launch_scale, 1.0)
+    call = np.where(skipped, 0.0, call)
+    freed = (np.isin(program.kind, change.free) | skipped) & ~program.is_queue_wait
+    duration = program.dur_ns if change.device_ns is None else change.device_ns
+    if change.skip:
+        duration = np.where(np.repeat(skipped, program.n_events), 0, duration)
+    event_end, host_end = _run(
+        program,
+        _host_costs(program, change).tolist(),
+        np.rint(call).astype(np.int64).tolist(),
+        (program.waits & ~freed).tolist(),
+        duration.tolist(),
+    )
+    ends = np.full(program.n_steps, program.origin_ns, np.int64)
+    np.maximum.at(ends, program.event_step, event_end)
+    ends = np.maximum.accumulate(ends)
+    if program.ends_with_host:
+        ends[-1] = max(int(ends[-1]), host_end)
+    step = np.diff(ends, prepend=program.origin_ns).astype(np.float64)
+    if program.origin_ns > program.host_start_ns:
+        # The device began with a backlog; once that is gone, the host alone sets the pace.
+        total = float(step.sum())
+        host_total = float(host_end - program.host_start_ns - program.host_lead_ns)
+        if total < host_total:
+            step = step + (host_total - total) / len(step)
+    return Replayed(step)
+
+
+def _host_costs(program: Program, change: Change) -> I64:
+    """Host work before each item, ns, (n_items,)."""
+    cost = program.work_ns["host"] * change.host_scale
+    for label, work in program.work_ns.items():
+        if label != "host":
+            cost = cost + work * change.work_scale.get(label, 1.0)
+    return np.rint(cost).astype(np.int64)
+
+
+def _run(
+    program: Program, work: list[int], call: list[int], waits: list[bool], duration: list[int]
+) -> tuple[I64, int]:
+    """The loop: when each event is done, and when the host is."""
+    n_streams = len(program.stream_ready_ns)
+    ready = program.stream_ready_ns.tolist()
+    end = [0] * len(duration)
+    stream = program.stream.tolist()
+    latency = program.latency_ns.tolist()
+    lag = program.lag_ns.tolist()
+    after = program.after.tolist() if n_streams > 1 else None
+    first = program.first_event.tolist()
+    count = program.n_events.tolist()
+    tail = program.tail_ns.tolist()
+    wait_events = program.wait_events
+    clock = program.host_start_ns
+    for item in range(len(work)):
+        clock += work[item]
+        for event in range(first[item], first[item] + count[item]):
+            s = stream[event]
+            begin = clock + latency[event]
+            if ready[s] > begin:
+                begin = ready[s]
+            if after is not None:
+                for earlier in after[event]:
+                    if earlier != NO_EVENT and end[earlier] > begin:
+                        begin = end[earlier]
+            done = begin + lag[event] + duration[event]
+            end[event] = done
+            ready[s] = done
+        clock += call[item]
+        if waits[item]:
+            for event in wait_events[item]:
+                if end[event] + tail[item] > clock:
+                    clock = end[event] + tail[item]
+    return np.array(end, np.int64), clock
