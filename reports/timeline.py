@@ -220,7 +220,7 @@ def _assemble(
             }
             for trace, chunk in zip(traces, chunks, strict=True)
         ],
-        "names": names,
+        "names": [_named(name, index) for name, index in names],
         "windows": [[span[0], span[1], index, number] for index, span, number in view.windows],
         "words": {
             key: value
@@ -229,6 +229,15 @@ def _assemble(
         },
     }
     return packing.base64(blob), json.dumps(meta, separators=(",", ":")), names_left_out
+
+
+def _named(name: str, index: int) -> list[str | int]:
+    """Name, class, and for a kernel the short name that its rectangle is labelled with."""
+    if CLASSES[index] in ("compute", "comm"):
+        short = text.short_kernel_name(name)
+        if short != name:
+            return [name, index, short]
+    return [name, index]
 
 
 def _group_label(trace: Trace, count: int, words: Catalog) -> str:

@@ -1,0 +1,271 @@
+"""What the static page says: a Diagnosis turned into the template's few variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpuprof.diagnosis import Diagnosis, Finding, Window
+from gpuprof.reports import budget, charts, lanes, story, text
+from gpuprof.reports.words import Catalog
+from gpuprof.trace import Trace
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+STRIP_BINS = 400
+"""Columns of the static busy strip: one for two or three pixels, about 2 kB a stream."""
+
+STRIP_LANES = 8
+"""Streams in the static strip, over all ranks at least one each."""
+
+STRIP_TRACES = 16
+"""Ranks in the static strip: the interactive timeline has them all."""
+
+BUTTONS = 3
+""""Show in timeline" buttons behind one sentence of evidence."""
+
+MAX_ITEMS = 50
+"""Warnings and left-out steps that are listed one by one."""
+
+LEGEND = tuple(name for name in lanes.CLASSES if name != "idle")
+
+
+def size_estimate(diagnosis: Diagnosis, traces: Sequence[Trace]) -> int:
+    """About the bytes of the static page, on the large side: for the timeline's budget."""
+    from gpuprof.diagnosis import to_json
+
+    strips = sum(
+        min(STRIP_LANES, len({lane.stream for lane in trace.lanes if lane.is_stream})) or 1
+        for trace in traces[:STRIP_TRACES]
+    )
+    ranks = sum(3_000 + 170 * min(len(rank.step_ms), charts.MAX_BARS) for rank in diagnosis.ranks)
+    return 30_000 + 2 * len(to_json(diagnosis)) + strips * 6_000 + ranks
+
+
+def _excess(count: int, words: Catalog) -> list[str]:
+    return [words.say("data.more", count=text.count(count))] if count > 0 else []
+
+
+def _finding(
+    finding: Finding,
+    number: int,
+    diagnosis: Diagnosis,
+    window_index: dict[int, int],
+    words: Catalog,
+) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    gain = finding.gain
+    step = diagnosis.run.steps.median_ms
+    evidence = []
+    for item in finding.evidence:
+        known = [window_index[id(w)] for w in item.windows if id(w) in window_index][:BUTTONS]
+        labels = (
+            [words.say("finding.show")]
+            if len(known) == 1
+            else [words.say("finding.show.many", index=i + 1) for i in range(len(known))]
+        )
+        buttons = [
+            {"index": index, "label": label} for index, label in zip(known, labels, strict=True)
+        ]
+        evidence.append({"text": item.text, "source": item.source, "windows": buttons})
+    many_ranks = diagnosis.run.world_size > 1
+    result: dict[str, Any] = {
+        "data": finding,
+        "evidence": evidence,
+        "confidence": story.confidence(finding.confidence, words),
+        "ranks": story.ranks(finding.ranks, words) if many_ranks else "",
+        "late": words.say("finding.late", ranks=text.rank_list(finding.late_ranks))
+        if finding.late_ranks
+        else "",
+        "gain_main": "",
+        "gain_note": "",
+        "gain_text": story.gain_sentence(finding, diagnosis, words),
+        "gain_range": "",
+        "gain_bar": None,
+    }
+    if gain is not None:
+        share = words.say("key.of_step", share=text.percent(gain.reduction))
+        if step is not None:
+            result["gain_main"] = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))}"
+            result["gain_note"] = share
+        else:
+            result["gain_main"] = f"−{text.percent(gain.reduction)}"
+        result["gain_range"] = words.say(
+            "finding.gain.interval", low=text.percent(gain.low), high=text.percent(gain.high)
+        )
+        result["gain_bar"] = Markup(charts.gain_bar(gain.reduction, gain.low, gain.high))  # noqa: S704
+    return result
+
+
+def _ranks(diagnosis: Diagnosis, words: Catalog) -> tuple[list[dict[str, Any]], float]:
+    from markupsafe import Markup
+
+    top = max((max(rank.step_ms, default=0.0) for rank in diagnosis.ranks), default=0.0)
+    many_devices = len({(rank.rank, rank.device_index) for rank in diagnosis.ranks}) > len(
+        {rank.rank for rank in diagnosis.ranks}
+    )
+    result = []
+    for rank in diagnosis.ranks:
+        rows = budget.rows(rank.budget, None)
+        ordered = sorted(rank.step_ms)
+        median = ordered[len(ordered) // 2] if ordered else None
+        name = words.say("rank.name", rank=rank.rank)
+        numbers = []
+        if median is not None:
+            numbers.append((words.say("rank.median"), text.milliseconds(median)))
+        numbers.append((words.say("rank.busy"), text.percent(rank.busy_frac)))
+        if rank.wait_frac is not None:
+            numbers.append((words.say("rank.wait"), text.percent(rank.wait_frac)))
+        label = f"{name}, {words.say('rank.steps')}: " + ", ".join(
+            text.milliseconds(value) for value in rank.step_ms[:20]
+        )
+        device = rank.device
+        if many_devices and rank.device_index >= 0:
+            device = f"{device} ({rank.device_index})"
+        result.append(
+            {
+                "title": name,
+                "late": rank.late,
+                "device": device,
+                "strip": Markup(charts.step_strip(rank.step_ms, top, label)),  # noqa: S704
+                "bar": Markup(charts.stacked_bar(rows, words, height=8)),  # noqa: S704
+                "numbers": numbers,
+            }
+        )
+    return result, top
+
+
+def _strips(
+    traces: Sequence[Trace], words: Catalog
+) -> tuple[list[dict[str, Any]], int]:
+    from markupsafe import Markup
+
+    shown = [trace for trace in traces if len(trace)][:STRIP_TRACES]
+    each = max(1, STRIP_LANES // max(len(shown), 1))
+    figures = []
+    left_out = 0
+    for trace in shown:
+        found, more = lanes.busy_bins(trace, STRIP_BINS, each)
+        left_out += more
+        if not found:
+            continue
+        span = (int(trace.end_ns.max()) - int(trace.start_ns[0])) / 1e6
+        title = words.say("timeline.static", span=text.milliseconds(span))
+        if len(shown) > 1 and trace.meta.rank is not None:
+            title = words.say("timeline.static.rank", rank=trace.meta.rank) + f" · {title}"
+        figures.append(
+            {
+                "title": title,
+                "lanes": [
+                    {"label": label, "svg": Markup(charts.busy_strip(shares, label))}  # noqa: S704
+                    for label, shares in found
+                ],
+            }
+        )
+    return figures, left_out
+
+
+def render(
+    diagnosis: Diagnosis,
+    traces: Sequence[Trace],
+    words: Catalog,
+    *,
+    template: str,
+    css: str,
+    policy: str,
+    windows: Sequence[tuple[int, Window]],
+    has_timeline: bool,
+    thinned: bool,
+    notes: Sequence[str],
+) -> str:
+    """The page up to its data blocks.
+
+    Args:
+        template: source of the Jinja2 template.
+        css, policy: the style sheet and the Content-Security-Policy that allows it.
+        windows: those that the timeline knows, in its order.
+        has_timeline: whether data blocks follow.
+        thinned: whether the timeline leaves events out (then its notes stand beside it too).
+    """
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup, escape
+
+    def plain(value: Any) -> Any:
+        return text.clean(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+    def code(value: str) -> Markup:
+        return escape(text.clean_block(value))
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, finalize=plain, trim_blocks=True
+    )
+    step = diagnosis.run.steps.median_ms
+    rows = budget.rows(diagnosis.budget, step)
+    digits = 2 if step is not None and step < 10 else 1
+    environment.filters.update(
+        ms=text.milliseconds,
+        pct=text.percent,
+        count=text.count,
+        bytes=text.size,
+        kernel=text.short_kernel_name,
+        code=code,
+        waterfall=lambda row: Markup(charts.waterfall_bar(row)),  # noqa: S704
+        share_bar=lambda share: Markup(charts.share_bar(share)),  # noqa: S704
+        row_ms=lambda row: f"{text.number(row.ms, digits)}{text.NBSP}ms",
+        row_share=lambda row: f"{text.number(100 * row.share, 1)}{text.NBSP}%",
+    )
+    window_index = {id(window): index for index, (_, window) in enumerate(windows)}
+    ranks, top = _ranks(diagnosis, words) if len(diagnosis.ranks) > 1 else ([], 0.0)
+    late = [rank.rank for rank in diagnosis.ranks if rank.late]
+    strips, strips_left_out = _strips(traces, words)
+    warnings = list(diagnosis.warnings[:MAX_ITEMS])
+    warnings += _excess(len(diagnosis.warnings) - MAX_ITEMS, words)
+    reductions = sorted(diagnosis.bound.reductions.items(), key=lambda item: -item[1])
+    return environment.from_string(template).render(
+        d=diagnosis,
+        language=words.language,
+        say=words.say,
+        name=words.name,
+        css=Markup(css),  # noqa: S704
+        policy=policy,
+        headline=diagnosis.headline or words.say("untitled"),
+        facts=story.run_facts(diagnosis, words),
+        cost=story.cost(diagnosis, words),
+        together=story.together(diagnosis, words),
+        keys=story.key_figures(diagnosis, words),
+        warnings_line=words.say("warnings.top.one")
+        if len(diagnosis.warnings) == 1
+        else words.say("warnings.top.many", count=text.count(len(diagnosis.warnings))),
+        budget=rows,
+        stacked=Markup(charts.stacked_bar(rows, words)),  # noqa: S704
+        step_ms=step,
+        step_total=f"{text.number(step, digits)}{text.NBSP}ms" if step is not None else "",
+        share_total=f"100.0{text.NBSP}%",
+        reductions=[item for item in reductions if item[1] >= 0.0005],
+        findings=[
+            _finding(finding, number, diagnosis, window_index, words)
+            for number, finding in enumerate(diagnosis.findings, 1)
+        ],
+        ranks=ranks,
+        ranks_line=words.say("rank.some_late", ranks=text.rank_list(late))
+        if late
+        else words.say("rank.none_late"),
+        rank_scale=words.say("rank.note", top=text.milliseconds(top)) if top else "",
+        has_timeline=has_timeline,
+        legend=LEGEND,
+        strips=strips,
+        strips_left_out=words.say("timeline.more_lanes", count=text.count(strips_left_out))
+        if strips_left_out
+        else "",
+        timeline_short=list(notes) if thinned or not has_timeline else [],
+        timeline_notes=list(notes),
+        kernels_have_limit=any(
+            row.limit or row.achieved_frac is not None for row in diagnosis.kernels
+        ),
+        warnings=warnings,
+        replay=story.replay(diagnosis, words),
+        excluded=diagnosis.run.steps.excluded[:MAX_ITEMS],
+        files=diagnosis.files,
+    )

@@ -1,0 +1,168 @@
+"""The sentences that every output says about a diagnosis, from the catalogue of wording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuprof.diagnosis import Diagnosis, Finding
+from gpuprof.reports import budget, text
+from gpuprof.reports.words import Catalog
+
+HIGH_CONFIDENCE = 0.85
+MEDIUM_CONFIDENCE = 0.6
+"""Below it a reader should look for a second sign before acting; above `HIGH_CONFIDENCE` not."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFigure:
+    """One of the few numbers under the headline."""
+
+    label: str
+    value: str
+    note: str
+    good: bool = False
+
+
+def confidence(value: float, words: Catalog) -> str:
+    """`high confidence (95 %)`."""
+    word = (
+        "high" if value >= HIGH_CONFIDENCE else "medium" if value >= MEDIUM_CONFIDENCE else "low"
+    )
+    return words.say(
+        "finding.confidence", word=words.say(f"confidence.{word}"), percent=text.percent(value)
+    )
+
+
+def ranks(numbers: Sequence[int], words: Catalog) -> str:
+    """`rank 3`, `ranks 0–2, 7`, or nothing."""
+    if not numbers:
+        return ""
+    key = "finding.ranks" if len(numbers) == 1 else "finding.ranks.many"
+    return words.say(key, ranks=text.rank_list(numbers))
+
+
+def run_facts(diagnosis: Diagnosis, words: Catalog) -> list[str]:
+    """What ran: ranks, devices, steps."""
+    run = diagnosis.run
+    facts = []
+    if run.world_size > 1:
+        facts.append(words.say("facts.ranks.many", count=len(run.ranks), world=run.world_size))
+    devices: dict[str, int] = {}
+    for rank in diagnosis.ranks:
+        devices[rank.device] = devices.get(rank.device, 0) + 1
+    names = devices or dict.fromkeys(run.devices, 1)
+    facts += [
+        f"{number} × {name}" if number > 1 else name for name, number in names.items() if name
+    ][:4]
+    steps = run.steps
+    if not steps.count:
+        facts.append(words.say("facts.steps.none"))
+    else:
+        key = "facts.steps.one" if steps.count == 1 else "facts.steps"
+        source = words.name("source", steps.source)
+        facts.append(words.say(key, count=steps.count, source=source))
+    return [text.clean(fact, 200) for fact in facts]
+
+
+def cost(diagnosis: Diagnosis, words: Catalog) -> str:
+    """How much of a step the device does nothing; empty when there is no account."""
+    idle = budget.idle_share(diagnosis)
+    if not diagnosis.budget or idle < 0.0005:
+        return ""
+    step = diagnosis.run.steps.median_ms
+    if step is None:
+        return words.say("cost.share", share=text.percent(idle))
+    return words.say(
+        "cost",
+        idle=text.milliseconds(idle * step),
+        step=text.milliseconds(step),
+        share=text.percent(idle),
+    )
+
+
+def together(diagnosis: Diagnosis, words: Catalog) -> str:
+    """The most that all changes together could save, or why no such number is quoted."""
+    replay = diagnosis.replay
+    if diagnosis.together is not None:
+        share = text.percent(diagnosis.together.reduction)
+        step = diagnosis.run.steps.median_ms
+        if step is None:
+            return words.say("together.share", share=share)
+        return words.say(
+            "together",
+            step=text.milliseconds(step),
+            after=text.milliseconds(diagnosis.together.step_ms),
+            share=share,
+        )
+    if not replay.trusted and replay.error is not None:
+        return words.say("together.untrusted", error=text.percent(replay.error))
+    return words.say("together.none") if diagnosis.findings else words.say("findings.none")
+
+
+def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:
+    """Step, busy share, what the changes save, bound class."""
+    figures = []
+    steps = diagnosis.run.steps
+    if steps.median_ms is not None:
+        key = "key.median.one" if steps.count == 1 else "key.median"
+        note = words.say(key, count=steps.count)
+        figures.append(KeyFigure(words.say("key.step"), text.milliseconds(steps.median_ms), note))
+    if diagnosis.budget:
+        busy = max(0.0, 1.0 - budget.idle_share(diagnosis))
+        note = ""
+        if steps.median_ms is not None:
+            note = words.say("key.of_step", share=text.milliseconds(busy * steps.median_ms))
+        figures.append(KeyFigure(words.say("key.busy"), text.percent(busy), note))
+    best = diagnosis.together
+    if best is not None:
+        saved = text.percent(best.reduction)
+        note = ""
+        if steps.median_ms is not None:
+            note = words.say("key.of_step", share=saved)
+            saved = text.milliseconds(max(steps.median_ms - best.step_ms, 0.0))
+        figures.append(KeyFigure(words.say("key.save"), saved, note, good=True))
+    bound = diagnosis.bound
+    note = words.say("key.confidence", percent=text.percent(bound.confidence))
+    if bound.also:
+        also = ", ".join(words.name("bound", item) for item in bound.also)
+        note += f", {words.say('key.also', also=also)}"
+    figures.append(KeyFigure(words.say("key.bound"), words.name("bound", bound.class_), note))
+    return figures
+
+
+def gain_sentence(finding: Finding, diagnosis: Diagnosis, words: Catalog) -> str:
+    """How a gain came about, or why none is quoted."""
+    gain = finding.gain
+    if gain is None:
+        replay = diagnosis.replay
+        if not replay.trusted and replay.error is not None:
+            return words.say("finding.gain.untrusted", error=text.percent(replay.error))
+        return words.say("finding.gain.unpriced")
+    share = text.percent(gain.reduction)
+    step = diagnosis.run.steps.median_ms
+    if step is None:
+        return words.say("finding.gain.text.share", share=share)
+    return words.say(
+        "finding.gain.text",
+        after=text.milliseconds(gain.step_ms),
+        step=text.milliseconds(step),
+        share=share,
+    )
+
+
+def replay(diagnosis: Diagnosis, words: Catalog) -> str:
+    """How well the replay reproduces the measured step."""
+    result = diagnosis.replay
+    if result.error is None or result.measured_ms is None or result.replayed_ms is None:
+        return words.say("data.replay.none")
+    return (
+        words.say(
+            "data.replay.text",
+            replayed=text.milliseconds(result.replayed_ms),
+            measured=text.milliseconds(result.measured_ms),
+            error=text.percent(result.error),
+        )
+        + " "
+        + words.say("data.replay.trusted" if result.trusted else "data.replay.untrusted")
+    )
