@@ -77,6 +77,8 @@ class KernelClass:
     generated: written by torch.compile.
     reduced: the algorithm does fewer operations than the textbook's count (Winograd, FFT), so
         that count over the time can exceed the device's peak.
+    streaming: a matrix kernel that uses each weight or cached key once (matrix × vector, decoding),
+        so that memory bandwidth limits it whatever its size.
     """
 
     kind: Kind
@@ -84,6 +86,7 @@ class KernelClass:
     dtype: str
     generated: bool
     reduced: bool
+    streaming: bool
 
 
 # Inductor joins the names of fused operators, collectives among them, so its names are judged by
@@ -198,6 +201,10 @@ _RULES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 
 _REDUCED = re.compile(r"winograd|fft[12]d_|gcgemm|_sum_complex", re.IGNORECASE)
 
+_STREAMING = re.compile(
+    r"gemv|gemmk1|dot_kernel|paged_attention|DecodeWith|mla_decode|fwd_splitkv", re.IGNORECASE
+)
+
 # 16x8x16 and 8x8x4 are shapes of the matrix instruction; `s`, `h`, `i`, `d` is what it adds up in.
 _MATRIX = re.compile(
     r"tensorop|wmma|[shid]884|[shi]1688|[shi]16816|i8816|i16832|tensor\d+x\d+x\d+|hmma|imma|gmma"
@@ -243,6 +250,7 @@ def classify(name: str) -> KernelClass:
         dtype=_dtype(text) if matrix else _first_dtype(text),
         generated=generated,
         reduced=matrix and _REDUCED.search(text) is not None,
+        streaming=matrix and _STREAMING.search(text) is not None,
     )
 
 
