@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gpuprof.analyzers.host import LABELS, HostActivity
 from gpuprof.analyzers.intervals import contains
 from gpuprof.analyzers.launches import Launches
+from gpuprof.analyzers.overhead import ProfilerCost
 from gpuprof.analyzers.steps import Steps
 
 I64 = NDArray[np.int64]
@@ -63,6 +64,7 @@ class Program:
 
     Host items, shape (n_items,), in order of their start:
         work_ns: label -> host work before the item; "host" is what no label names.
+        profiler_ns: the part of that work that the profiler caused.
         call_ns: what the call itself costs without waiting.
         first_event, n_events: the device events it launches: a range of the event arrays.
         waits: the call returns only when device work is done; kind: its `Blocking`, 255 for none.
@@ -86,6 +88,7 @@ class Program:
 
     n_steps: int
     work_ns: dict[str, I64]
+    profiler_ns: I64
     call_ns: I64
     first_event: I64
     n_events: I64
@@ -123,7 +126,12 @@ class _Items:
 
 
 def build_program(
-    steps: Steps, events: I64, launches: Launches, streams: I64, host: HostActivity
+    steps: Steps,
+    events: I64,
+    launches: Launches,
+    streams: I64,
+    host: HostActivity,
+    cost: ProfilerCost,
 ) -> Program | None:
     """Distils the program of one device, or None where launches were not recorded.
 
@@ -133,6 +141,7 @@ def build_program(
         launches: Launches of all device rows.
         streams: Stream of every device row.
         host: What the host was doing.
+        cost: What the profiler cost it.
     """
     if not launches.known[events].any():
         return None
@@ -174,7 +183,7 @@ def build_program(
     lag = np.maximum(start - np.maximum(held, call_start + latency), 0)
 
     waits, tail, call, queue_wait, wait_events = _waits(items, stream, start, end, ready)
-    work = _host_work(items, host, host_from)
+    work, profiler = _host_work(items, host, host_from, cost)
     step_of_item = np.clip(
         np.searchsorted(steps.host_start_ns, items.start_ns, side="right") - 1, first, last
     )
@@ -185,6 +194,7 @@ def build_program(
     return Program(
         n_steps=last - first + 1,
         work_ns=work,
+        profiler_ns=profiler,
         call_ns=call,
         first_event=items.first,
         n_events=items.count,
@@ -321,8 +331,11 @@ def _region(items: _Items, host: HostActivity) -> NDArray[np.uint8]:
     return region
 
 
-def _host_work(items: _Items, host: HostActivity, host_from: int) -> dict[str, I64]:
-    """Host work before each item by label; time that threads overlap counts once."""
+def _host_work(
+    items: _Items, host: HostActivity, host_from: int, cost: ProfilerCost
+) -> tuple[dict[str, I64], I64]:
+    """Host work before each item by label, and how much of the plain work the profiler made; time
+    that threads overlap counts once."""
     previous = np.concatenate(([host_from], np.maximum.accumulate(items.end_ns)[:-1]))
     charged = host.charge(items.lane, np.minimum(previous, items.start_ns), items.start_ns)
     total = np.maximum(items.start_ns - previous, 0)
@@ -335,7 +348,7 @@ def _host_work(items: _Items, host: HostActivity, host_from: int) -> dict[str, I
         work[label] = part
         left = left - part
     work["host"] = left
-    return work
+    return work, np.minimum(cost.between(np.minimum(previous, items.start_ns), items.start_ns), left)
 
 
 def _previous_in_stream(stream: I64, end: I64, ready: I64) -> I64:

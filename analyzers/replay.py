@@ -38,6 +38,7 @@ class Change:
     free: kinds of blocking calls (`Blocking`) that no longer wait.
     skip: regions (`Region`) whose calls cost nothing, wait for nothing and copy nothing.
     device_ns: duration of each event, (n_events,), None to keep the measured ones.
+    profiled: whether the host still pays for the profiler's records.
     """
 
     host_scale: float = 1.0
@@ -46,6 +47,7 @@ class Change:
     free: tuple[int, ...] = ()
     skip: tuple[int, ...] = ()
     device_ns: I64 | None = None
+    profiled: bool = True
 
     def and_(self, other: Change) -> Change:
         """Both changes at once."""
@@ -59,6 +61,7 @@ class Change:
             free=tuple(sorted({*self.free, *other.free})),
             skip=tuple(sorted({*self.skip, *other.skip})),
             device_ns=device,
+            profiled=self.profiled and other.profiled,
         )
 
 
@@ -115,7 +118,10 @@ def replay(program: Program, change: Change | None = None) -> Replayed:
 
 def _host_costs(program: Program, change: Change) -> I64:
     """Host work before each item, ns, (n_items,)."""
-    cost = program.work_ns["host"] * change.host_scale
+    plain = program.work_ns["host"]
+    if not change.profiled:
+        plain = plain - program.profiler_ns
+    cost = plain * change.host_scale
     for label, work in program.work_ns.items():
         if label != "host":
             cost = cost + work * change.work_scale.get(label, 1.0)

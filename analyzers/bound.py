@@ -1,0 +1,179 @@
+"""The bound class: the resource whose infinite speed would shorten the step most.
+
+Each resource is made infinitely fast in a replay of the run without the profiler's own cost. When
+two come out close, because what one frees the other takes up, the account decides: the one that
+really holds the step. If that does not tell them apart either, the run is mixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.analyzers.account import DeviceAccount, RankAccount
+from gpuprof.analyzers.intervals import total, union
+from gpuprof.analyzers.pricing import TRUSTED_ERROR
+from gpuprof.analyzers.roofline import Limit
+from gpuprof.diagnosis import Bound, BoundClass
+
+RESOURCES: dict[str, tuple[str, ...]] = {
+    "compute": ("compute",),
+    "bandwidth": ("bandwidth",),
+    "input": ("input",),
+    "communication": ("communication",),
+    "host": ("overhead",),
+}
+"""What is removed to make each resource infinitely fast."""
+
+NEAR_TIE = 0.7
+"""A resource that would save at least 70 % of what the best one saves is a rival of it."""
+
+CLEAR_SHARE = 1.5
+"""Of two rivals, one that holds half as much again of the step's time as the other is the bound."""
+
+LITTLE = 0.05
+"""When no resource saves 5 %, none of them is the limit that this recording can show."""
+
+_HOST_BUCKETS = ("host", "sync", "checkpoint", "allocator", "launch")
+
+_WHY: dict[str, str] = {
+    "compute": "arithmetic on the device",
+    "bandwidth": "device memory bandwidth",
+    "input": "waiting for data",
+    "communication": "communication between ranks",
+    "host": "work on the host",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """For every resource: what it would save if infinitely fast, and the share that it holds."""
+
+    saved: dict[str, float]
+    share: dict[str, float]
+    error: float
+    priced: bool
+
+
+def find_bound(accounts: list[RankAccount]) -> Bound:
+    """The bound class of a run, over all its ranks and devices."""
+    devices = [(a, d) for a in accounts for d in a.devices if d.budget.total_ns > 0]
+    if not devices:
+        return Bound(class_="unknown", why="no step with any activity was recorded")
+    held = [_held(account, device) for account, device in devices]
+    saved = {r: float(np.mean([h.saved[r] for h in held])) for r in RESOURCES}
+    share = {r: float(np.mean([h.share[r] for h in held])) for r in RESOURCES}
+    priced = all(h.priced for h in held)
+    error = max(h.error for h in held)
+    class_, also = _decide(saved, share)
+    confidence = _confidence(class_, also, saved, priced, error, devices)
+    return Bound(
+        class_=class_,
+        also=also,
+        confidence=confidence,
+        why=_explain(class_, also, saved, share, priced),
+        reductions={r: round(v, 4) for r, v in saved.items()},
+    )
+
+
+def _decide(saved: dict[str, float], share: dict[str, float]) -> tuple[BoundClass, tuple[str, ...]]:
+    ranked = sorted(saved, key=lambda r: -saved[r])
+    best = ranked[0]
+    if saved[best] < LITTLE:
+        return "unknown", ()
+    rivals = [r for r in ranked if saved[r] >= NEAR_TIE * saved[best]]
+    if len(rivals) == 1:
+        return best, ()  # type: ignore[return-value]
+    rivals.sort(key=lambda r: -share[r])
+    first, second = rivals[0], rivals[1]
+    if share[first] >= CLEAR_SHARE * share[second]:
+        return first, tuple(rivals[1:])  # type: ignore[return-value]
+    return "mixed", tuple(rivals)
+
+
+def _held(account: RankAccount, device: DeviceAccount) -> _Held:
+    budget = device.budget.frac()
+    device_split = _compute_split(account, device)
+    share = {
+        "compute": budget["compute"] * (1 - device_split),
+        "bandwidth": budget["compute"] * device_split,
+        "input": budget["input"],
+        "communication": budget["communication"] + budget["communication_host"],
+        "host": sum(budget[bucket] for bucket in _HOST_BUCKETS),
+    }
+    pricing = device.pricing
+    if pricing is None:
+        return _Held(share, share, 0.0, priced=False)
+    saved = {r: pricing.without(*parts, profiled=False).reduction for r, parts in RESOURCES.items()}
+    return _Held(saved, share, pricing.error, priced=pricing.error <= TRUSTED_ERROR)
+
+
+def _compute_split(account: RankAccount, device: DeviceAccount) -> float:
+    """Share of the device's compute time that memory bandwidth limits, 0 to 1."""
+    if not len(device.events):
+        return 0.0
+    events = device.events[
+        ~account.is_communication[device.events] & ~account.is_copy[device.events]
+    ]
+    if not len(events):
+        return 0.0
+    start, end = account.launches.start_ns[events], account.launches.end_ns[events]
+    bandwidth = account.limits.limit[events] == Limit.BANDWIDTH
+    whole = total(union(start, end))
+    return total(union(start[bandwidth], end[bandwidth])) / whole if whole else 0.0
+
+
+def _confidence(
+    class_: BoundClass,
+    also: tuple[str, ...],
+    saved: dict[str, float],
+    priced: bool,
+    error: float,
+    devices: list[tuple[RankAccount, DeviceAccount]],
+) -> float:
+    """How sure the class is: by its lead over the next one, by the number of steps, by the replay.
+
+    One step may be an odd one (0.75 at most); a replay that does not fit, or none, leaves only the
+    shares (0.6); a decision between rivals is worth 0.75 of a clear one.
+    """
+    if class_ == "unknown":
+        return 0.0
+    ranked = sorted(saved.values(), reverse=True)
+    lead = (ranked[0] - ranked[1]) / ranked[0] if ranked[0] > 0 else 0.0
+    confidence = 0.7 + 0.29 * min(1.0, lead)
+    if also:
+        confidence = min(confidence, 0.75)
+    steps = max(len(device.steps.length_ns) for _, device in devices)
+    if steps < 2:
+        confidence = min(confidence, 0.75)
+    if not priced or error > TRUSTED_ERROR:
+        confidence = min(confidence, 0.6)
+    return round(confidence, 2)
+
+
+def _explain(
+    class_: BoundClass,
+    also: tuple[str, ...],
+    saved: dict[str, float],
+    share: dict[str, float],
+    priced: bool,
+) -> str:
+    if class_ == "unknown":
+        return "no resource, made infinitely fast, would make the step 5 % shorter"
+    if class_ == "mixed":
+        parts = " and ".join(f"{_WHY[r]} ({saved[r]:.0%})" for r in also)
+        return f"made infinitely fast, {parts} would save about the same share of the step"
+    if not priced:
+        return (
+            f"{_WHY[class_]} holds {share[class_]:.0%} of the step"
+            " (by its share: this recording can't be replayed)"
+        )
+    text = (
+        f"{_WHY[class_]} holds {share[class_]:.0%} of the step;"
+        f" infinitely fast, it would make it {saved[class_]:.0%} shorter"
+    )
+    if also:
+        others = ", ".join(f"{_WHY[r]} {saved[r]:.0%}" for r in also)
+        text += f" ({others}, but these hold less of it)"
+    return text
