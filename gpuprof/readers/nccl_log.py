@@ -1,0 +1,374 @@
+"""Reads NCCL and RCCL logs of any version into a `CommLog`.
+
+Many ranks and hosts may be interleaved in one file, or there may be one file a rank; the lines may
+be buried in a job's other output; frameworks may repeat NCCL's last warning without its prefix.
+`nccl_scan` finds the lines, this module makes rows of them, `nccl_finish` names ranks and dates
+the library. Nothing here judges.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+
+from gpuprof.commlog import CallTail, CommLog, Event, Fact, Transport
+from gpuprof.errors import InputError
+from gpuprof.readers import nccl_scan
+from gpuprof.readers.nccl_finish import LineKeeper, ProcessKeeper, date_log, name_ranks
+from gpuprof.readers.nccl_grammar import (
+    BARE,
+    COLLECTIVE,
+    INFO_KINDS,
+    LAUNCHER_RANK,
+    PREFIX,
+    TIMESTAMP,
+    TRANSPORT_FIELDS,
+    TRANSPORTS,
+)
+from gpuprof.readers.nccl_rows import ROWS
+
+MAX_TEXT = 600
+"""Characters of a line that are kept; the longest WARN of NCCL is below 500."""
+
+MAX_EVENTS_PER_PROCESS = 60
+MAX_EVENTS = 40_000
+"""The first cause is among the first lines of some process; later ones are only counted."""
+
+MAX_TRANSPORTS = 120_000
+"""512 ranks with 100 peers each, both directions; beyond it the matrix says nothing more."""
+
+MAX_PREFIXES = 50_000
+RECENT_CALLS = 32
+"""Calls per communicator handle that are kept to compare ranks."""
+
+HEAVY_CALLS = 4_000
+TAIL_BYTES = 1 << 20
+"""In a chunk with more calls than this, only those in its last MiB are read one by one; of the
+others the last of each communicator is found at once."""
+
+LAST_CALLS = re.compile(
+    rb"opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count \d+ datatype \d+ op \d+ root \d+ "
+    rb"comm (\S+)"
+)
+RANK_IN_TEXT = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]|\[rank(\d+)\]|\bRank (\d+)\]")
+BARE_COLLECTIVE = re.compile(r"(\w+): opCount ([0-9a-f]+) .*?count (\d+)")
+
+
+def read_nccl_log(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> CommLog:
+    """Reads one or many logs of one job.
+
+    Raises:
+        InputError: a file cannot be read, or no file holds a line of NCCL, RCCL or of PyTorch's
+            process group.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    places = tuple(str(path) for path in paths)
+    if not places:
+        raise InputError("no NCCL log was given", hint="name at least one file")
+    reader = _Reader(CommLog(paths=places))
+    for index, place in enumerate(places):
+        for chunk in nccl_scan.chunks(Path(place)):
+            reader.read(chunk, index)
+    log = reader.finish()
+    if not (log.counts or log.events or log.transports or log.calls):
+        raise InputError(
+            f"{places[0]} holds no line of NCCL, RCCL or PyTorch's process group",
+            hint="record one with NCCL_DEBUG=INFO",
+        )
+    return log
+
+
+class _Reader:
+    """Holds what is known while the chunks go by."""
+
+    def __init__(self, log: CommLog) -> None:
+        self.log = log
+        self.processes = ProcessKeeper()
+        self.lines = LineKeeper()
+        self.prefixes: dict[bytes, tuple[int | None, int | None, str, int | None, int | None]] = {}
+        self.transports: set[bytes] = set()
+        self.kept: Counter[tuple[int | None, int]] = Counter()
+        self.events: dict[tuple[int | None, int | None, str], Event] = {}
+        self.event_devices: dict[tuple[int | None, int | None, str], int | None] = {}
+        self.events_of: Counter[int | None] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.file = 0
+
+    def read(self, chunk: nccl_scan.Chunk, file: int) -> None:
+        self.file = file
+        data = chunk.data
+        self.log.size_bytes += len(data)
+        self._prefixed(data, chunk.first_line)
+        for index, line, after in nccl_scan.bare(data):
+            self._bare(line, after, chunk.first_line + index)
+        self._transports(data, chunk.first_line)
+        if b"opCount " in data:
+            self._calls(data, chunk.first_line)
+        self.log.line_count = max(self.log.line_count, chunk.first_line + data.count(b"\n"))
+
+    def _prefixed(self, data: bytes, first_line: int) -> None:
+        line = first_line
+        at = 0
+        for found in nccl_scan.prefixed(data):
+            start = data.rfind(b"\n", 0, found.start) + 1
+            before = data[start : found.start]
+            process, device, source, source_line, time_ns = self._prefix(before)
+            if found.kinds and all(
+                self.kept[process, kind] >= INFO_KINDS[kind].keep for kind in found.kinds
+            ):
+                self.counts[INFO_KINDS[found.kinds[0]].name] += 1
+                continue
+            end = data.find(b"\n", found.message)
+            end = len(data) if end < 0 else end
+            text = data[found.message : end].decode("utf-8", "replace").rstrip()[: 8 * MAX_TEXT]
+            line += data.count(b"\n", at, start)
+            at = start
+            if found.level == "WARN":
+                self._event(process, device, "WARN", text, line, source, source_line, time_ns)
+            else:
+                self._info(process, device, text, line, found.kinds, time_ns)
+
+    def _prefix(self, before: bytes) -> tuple[int | None, int | None, str, int | None, int | None]:
+        known = self.prefixes.get(before)
+        if known is not None:
+            return known
+        match = PREFIX.search(before)
+        host, pid, _tid, device, source, source_line, _function = (
+            match.groups() if match else (None,) * 7
+        )
+        label = LAUNCHER_RANK.match(before)
+        number = next((int(g) for g in label.groups() if g is not None), None) if label else None
+        process = None
+        if host is not None and pid is not None:
+            process = self.processes.index(host, int(pid), number)
+        stamp = TIMESTAMP.search(before)
+        result = (
+            process,
+            None if device is None else int(device),
+            "" if source is None else source.decode("utf-8", "replace"),
+            None if source_line is None else int(source_line),
+            _time_ns(stamp.group(1)) if stamp else None,
+        )
+        if stamp is None:  # a stamped prefix is its own line's; keeping it would only cost memory
+            if len(self.prefixes) >= MAX_PREFIXES:
+                self.prefixes.clear()
+            self.prefixes[before] = result
+        return result
+
+    def _info(
+        self,
+        process: int | None,
+        device: int | None,
+        text: str,
+        line: int,
+        kinds: tuple[int, ...],
+        time_ns: int | None,
+    ) -> None:
+        for index in kinds:
+            match = nccl_scan.KIND_PATTERNS[index].match(text)
+            if match is None:
+                continue
+            kind = INFO_KINDS[index]
+            self.counts[kind.name] += 1
+            if self.kept[process, index] >= kind.keep:
+                return
+            self.kept[process, index] += 1
+            if kind.name in ("nccl_info_error", "error_path"):
+                self._event(process, device, "INFO", text, line, "", None, time_ns)
+                return
+            self.lines.add(line, process, index, text[:MAX_TEXT])
+            fields = {k: v for k, v in match.groupdict().items() if v is not None}
+            row = ROWS.get(kind.name)
+            if row is not None:
+                row(self.log, process, device, fields, line)
+            else:
+                self.log.facts.append(Fact(process, kind.name, fields, line))
+            return
+
+    def _event(
+        self,
+        process: int | None,
+        device: int | None,
+        level: str,
+        text: str,
+        line: int,
+        source: str,
+        source_line: int | None,
+        time_ns: int | None,
+        rank: int | None = None,
+    ) -> None:
+        text = text[:MAX_TEXT]
+        self.counts["warn" if level == "WARN" else "bare" if level == "BARE" else "failure"] += 1
+        key = (process, rank if process is None else device, text)
+        known = self.events.get(key)
+        if known is not None:
+            self.events[key] = _again(known)
+            return
+        if self.events_of[process] >= MAX_EVENTS_PER_PROCESS * (process is not None or 50):
+            return
+        if len(self.events) >= MAX_EVENTS:
+            self.log.truncated = True
+            return
+        self.events_of[process] += 1
+        self.event_devices[key] = device
+        self.events[key] = Event(
+            self.file, line, process, rank, level, text, source, source_line, time_ns
+        )
+
+    def _bare(self, raw: bytes, after: bytes, line: int) -> None:
+        text = raw.decode("utf-8", "replace").rstrip()
+        if not BARE.search(text):
+            return
+        label = LAUNCHER_RANK.match(raw)
+        named = RANK_IN_TEXT.search(text)
+        rank = next((int(g) for g in named.groups() if g is not None), None) if named else None
+        if rank is None and label is not None and label.group(3) is None:
+            rank = next((int(g) for g in label.groups() if g is not None), None)
+        if "CCL version" in text:
+            match = nccl_scan.KIND_PATTERNS[0].search(text[text.index("CCL version") - 1 :])
+            if match is not None:
+                ROWS["version"](
+                    self.log, None, None, {k: v for k, v in match.groupdict().items() if v}, line
+                )
+                self.counts["version"] += 1
+                return
+        if re.search(r"\d%\|", text) and not re.search(r"Rank \d+\]", text):
+            if len(self.log.progress) < 1000:
+                self.log.progress.append((line, text[:MAX_TEXT]))
+            return
+        old = re.search(rb"(?:^|\s)(\S+:\d+) WARN ", raw)  # up to 2.2: no word NCCL
+        if old is not None:
+            process, device, source, source_line, time_ns = self._prefix(
+                raw[: old.end() - len("WARN ")]
+            )
+            message = raw[old.end() :].decode("utf-8", "replace")
+            self._event(process, device, "WARN", message, line, source, source_line, time_ns)
+            return
+        self._event(None, None, "BARE", text, line, "", None, None, rank)
+        if re.search(r"Last error:\s*$", text) and after.strip():
+            repeated = after.decode("utf-8", "replace").strip()
+            self._event(None, None, "BARE", repeated, line + 1, "", None, None, rank)
+
+    def _transports(self, data: bytes, first_line: int) -> None:
+        for pattern in TRANSPORTS:
+            new = set(pattern.findall(data)) - self.transports
+            if not new:
+                continue
+            if len(self.transports) >= MAX_TRANSPORTS:
+                self.log.truncated = True
+                return
+            self.transports |= new
+            seen: set[bytes] = set()
+            at = 0
+            line = first_line
+            for match in pattern.finditer(data):
+                text = match.group(1)
+                if text not in new or text in seen:
+                    continue
+                seen.add(text)
+                fields = TRANSPORT_FIELDS.match(text.decode("utf-8", "replace"))
+                if fields is None:
+                    continue
+                start = data.rfind(b"\n", 0, match.start()) + 1
+                line += data.count(b"\n", at, start)
+                at = start
+                nccl = data.rfind(b"NCCL INFO ", start, match.start())
+                process = self._prefix(data[start:nccl])[0] if nccl >= 0 else None
+                self.log.transports.append(_transport(fields, process, line))
+                if len(seen) == len(new):
+                    break
+
+    def _calls(self, data: bytes, first_line: int) -> None:
+        start = 0
+        if data.count(b"opCount ") > HEAVY_CALLS:
+            start = max(0, len(data) - TAIL_BYTES)
+            for handle, count in {h: c for c, h in LAST_CALLS.findall(data)}.items():
+                tail = self._tail(handle, data)
+                tail.last = max(tail.last, int(count, 16))
+        line = first_line + data.count(b"\n", 0, start)
+        at = start
+        for match in COLLECTIVE.finditer(data, start):
+            count, size, datatype, op, root, handle = match.groups()
+            tail = self._tail(handle, data)
+            number = int(count, 16)
+            tail.last = max(tail.last, number)
+            tail.calls += 1
+            line += data.count(b"\n", at, match.start())
+            at = match.start()
+            tail.line = line
+            function = data[data.rfind(b" ", 0, at - 2) + 1 : at - 2].decode("utf-8", "replace")
+            tail.recent[number] = (function, int(size), int(datatype), int(op), int(root))
+            if len(tail.recent) > RECENT_CALLS:
+                del tail.recent[next(iter(tail.recent))]
+        self.counts["collective"] += data.count(b"opCount ")
+
+    def _tail(self, handle: bytes, data: bytes) -> CallTail:
+        name = handle.decode("utf-8", "replace")
+        tail = self.log.calls.get(name)
+        if tail is None:
+            at = data.find(b"comm " + handle)
+            start = data.rfind(b"\n", 0, at) + 1
+            nccl = data.find(b"NCCL INFO ", start, at)
+            process = self._prefix(data[start:nccl])[0] if nccl >= 0 else None
+            tail = self.log.calls[name] = CallTail(process, name)
+        return tail
+
+    def finish(self) -> CommLog:
+        log = self.log
+        log.processes = self.processes.rows()
+        log.lines = self.lines.table()
+        log.counts = dict(self.counts)
+        devices = [self.event_devices[key] for key in self.events]
+        log.events = list(self.events.values())
+        name_ranks(log, devices, self.processes.labels_are_ranks())
+        date_log(log)
+        return log
+
+
+def _again(event: Event) -> Event:
+    return Event(
+        event.file,
+        event.line,
+        event.process,
+        event.rank,
+        event.level,
+        event.text,
+        event.source,
+        event.source_line,
+        event.time_ns,
+        event.count + 1,
+    )
+
+
+def _time_ns(stamp: bytes) -> int | None:
+    """`2026-01-02 03:04:05.123` as ns; the zone is unknown, so only differences mean something."""
+    text = stamp.decode("ascii").replace("_", " ").replace("T", " ")
+    whole, _, part = text.partition(".")
+    try:
+        moment = datetime.strptime(whole, "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
+    return int(moment.timestamp()) * 10**9 + (int(part.ljust(9, "0")) if part else 0)
+
+
+def _transport(fields: re.Match[str], process: int | None, line: int) -> Transport:
+    kind = "p2p" if fields["p2p"] else "shm" if fields["shm"] else (fields["net"] or "").lower()
+    options = fields["options"] or ""
+    how = fields["p2p_how"] or fields["shm"] or fields["plugin"] or ""
+    network = kind in ("net", "collnet")
+    return Transport(
+        process=process,
+        source=int(fields["source"]),
+        target=None if fields["target"] is None else int(fields["target"]),
+        kind=kind,
+        how=how,
+        direction=fields["direction"] or "",
+        nic=int(fields["nic"]) if fields["nic"] else None,
+        gdr=("/GDRDMA" in options) if network else None,
+        line=line,
+    )
