@@ -1,0 +1,219 @@
+"""What a cause is, and what it is given.
+
+A cause is one module that holds its rule, its wording, its fixes and its documentation (the module
+docstring is its page). It looks at a `RunView`, where everything is computed already, and answers
+with exactly one of three things: a `Finding`, that it is ruled out, or that it can't be judged and
+which recording would tell. It never prints, plots or changes anything.
+
+The bands are those that the field agrees on (XProf 5 and 20 % for input, TensorBoard's plugin 5 %
+for the loader, TraceML 10 and 20 %): under 5 % of the step a cause is not named, from 20 % it is
+critical.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gpuprof.analyzers.account import DeviceAccount, RankAccount
+from gpuprof.analyzers.facts import RunFacts
+from gpuprof.analyzers.pricing import Price, trusted
+from gpuprof.analyzers.ranks import RankComparison
+from gpuprof.analyzers.roofline import RooflineSummary
+from gpuprof.diagnosis import (
+    CAUSES,
+    Bound,
+    Evidence,
+    Finding,
+    Fix,
+    Gain,
+    NotJudged,
+    Place,
+    RuledOut,
+    Severity,
+    Window,
+)
+
+NAMED_FROM = 0.05
+CRITICAL_FROM = 0.20
+"""Shares of the step; see the module's docstring."""
+
+NAMED_WITHOUT_STEPS = 0.10
+"""A recording without steps is one stretch with one-off work in it; what holds 5 % of that need
+not come back in every step, so it takes twice as much to name a cause."""
+
+LEAST_GAIN = 0.02
+"""A cause whose removal alone makes the step less than 2 % shorter is not worth the reader's time."""
+
+MOST_WINDOWS = 3
+"""Places in the timeline that one piece of evidence points at."""
+
+Verdict = Finding | RuledOut | NotJudged
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run, accounted. ranks: at least one. comparison: None with a single rank."""
+
+    ranks: tuple[RankAccount, ...]
+    roofline: RooflineSummary
+    facts: RunFacts
+    bound: Bound
+    comparison: RankComparison | None = None
+
+    @property
+    def first(self) -> RankAccount:
+        return self.ranks[0]
+
+    @property
+    def has_device(self) -> bool:
+        """Whether any rank ran on a device other than the CPU."""
+        return any(len(device.events) for rank in self.ranks for device in rank.devices)
+
+    @property
+    def has_steps(self) -> bool:
+        return self.first.main.steps.source != "none"
+
+    @property
+    def named_from(self) -> float:
+        """The share of the step from which a cause is named."""
+        return NAMED_FROM if self.has_steps else NAMED_WITHOUT_STEPS
+
+    def share(self, *buckets: str) -> float:
+        """Mean share of the step in some buckets, over ranks."""
+        shares = [rank.main.budget.frac() for rank in self.ranks]
+        return sum(share[bucket] for share in shares for bucket in buckets) / len(shares)
+
+    def share_of(self, rank: RankAccount, *buckets: str) -> float:
+        share = rank.main.budget.frac()
+        return sum(share[bucket] for bucket in buckets)
+
+    def step_ms(self) -> float:
+        """Mean length of the accounted steps, over ranks."""
+        lengths = [rank.main.steps.length_ns for rank in self.ranks]
+        means = [float(length.mean()) / 1e6 for length in lengths if len(length)]
+        return sum(means) / len(means) if means else 0.0
+
+    def ranks_with(self, *buckets: str) -> tuple[int, ...]:
+        """The ranks that are held by these buckets for at least the lower band."""
+        return tuple(r.rank for r in self.ranks if self.share_of(r, *buckets) >= self.named_from)
+
+    def price(self, *removed: str, profiled: bool = True) -> Gain | None:
+        """What removing parts of the step saves (see `gpuprof.analyzers.pricing`), averaged over
+        ranks. None when a rank can't be replayed, or not well enough."""
+        prices = self.prices(*removed, profiled=profiled)
+        if prices is None:
+            return None
+        n = len(prices)
+        return Gain(
+            step_ms=sum(p.step_ns for p in prices) / n / 1e6,
+            reduction=sum(p.reduction for p in prices) / n,
+            low=sum(p.low for p in prices) / n,
+            high=sum(p.high for p in prices) / n,
+        )
+
+    def prices(self, *removed: str, profiled: bool = True) -> list[Price] | None:
+        pricings = [rank.main.pricing for rank in self.ranks]
+        if any(p is None or not trusted(p) for p in pricings):
+            return None
+        return [p.without(*removed, profiled=profiled) for p in pricings if p is not None]
+
+    def window(self, rank: RankAccount, start_ns: int, end_ns: int) -> Window:
+        return Window(start_ns=int(start_ns), end_ns=int(end_ns), rank=rank.rank)
+
+    def longest_gaps(self, rank: RankAccount, bucket: str) -> tuple[Window, ...]:
+        """The gaps of the main device that are charged most to a bucket, longest first."""
+        gaps = rank.main.budget.gaps
+        part = gaps.parts[bucket]
+        longest = [int(i) for i in part.argsort()[::-1][:MOST_WINDOWS] if part[i] > 0]
+        return tuple(
+            self.window(rank, int(gaps.start_ns[i]), int(gaps.end_ns[i])) for i in longest
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One known cause of low utilization.
+
+    id: as in the diagnosis. title: a noun phrase. judge: the rule. docs: the module's docstring.
+    """
+
+    id: str
+    title: str
+    judge: Callable[[RunView], Verdict]
+    docs: str
+    number: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "number", CAUSES.get(self.id))
+
+
+def severity(share: float) -> Severity:
+    """The band of a share of the step."""
+    return "critical" if share >= CRITICAL_FROM else "warning"
+
+
+def confidence(run: RunView, share: float, gain: Gain | None, certain: float = 0.97) -> float:
+    """How sure a finding is, 0 to 1.
+
+    Starts at `certain` (what the kind of evidence is worth), and falls when there are fewer than
+    two steps (one may be odd: 0.75), no steps (0.7), no replay to confirm it (0.6), and within
+    half a band of the threshold, where noise decides.
+    """
+    value = certain
+    steps = max(len(rank.main.steps.length_ns) for rank in run.ranks)
+    if not run.has_steps:
+        value = min(value, 0.7)
+    elif steps < 2:
+        value = min(value, 0.75)
+    if gain is None:
+        value = min(value, 0.6)
+    margin = (share - run.named_from) / run.named_from
+    if margin < 0.5:
+        value = min(value, 0.6 + 0.3 * max(margin, 0.0))
+    return round(value, 2)
+
+
+def finding(
+    cause: str,
+    title: str,
+    *,
+    share: float,
+    gain: Gain | None,
+    confidence: float,
+    evidence: Sequence[Evidence],
+    fixes: Sequence[Fix],
+    where: Sequence[Place] = (),
+    ranks: Sequence[int] = (),
+    late_ranks: Sequence[int] = (),
+) -> Finding:
+    """A finding of one of the known causes, with its number and severity filled in."""
+    return Finding(
+        cause=cause,
+        number=CAUSES.get(cause),
+        title=title,
+        severity=severity(max(share, gain.reduction if gain else 0.0)),
+        confidence=confidence,
+        share=round(share, 4),
+        gain=gain,
+        where=tuple(where),
+        ranks=tuple(ranks),
+        late_ranks=tuple(late_ranks),
+        evidence=tuple(evidence),
+        fixes=tuple(fixes),
+    )
+
+
+def percent(share: float) -> str:
+    """A share as text: "34 %", with one digit more below ten."""
+    value = 100 * share
+    return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
+
+
+def too_little(what: str, share: float, run: RunView) -> str:
+    """Why a cause is ruled out: its share is under the band."""
+    return f"{what}: {percent(share)} of the step, named from {percent(run.named_from)}"
+
+
+def main_devices(run: RunView) -> list[tuple[RankAccount, DeviceAccount]]:
+    return [(rank, rank.main) for rank in run.ranks]

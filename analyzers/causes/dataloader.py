@@ -1,0 +1,306 @@
+"""The device waits for the next batch.
+
+What it finds: idle time of the device during which the thread that launches was inside the
+loader's `__next__` (or a region named as loading data).
+
+Why it costs: the device has nothing to do until the batch is there. With `num_workers=0` the batch
+is made in the training process itself, so nothing else goes on meanwhile; with workers, they make
+batches more slowly than the device uses them up.
+
+How it is measured: every idle gap of the device is charged to what the host did since the gap
+began. A loader that is slow while the device is busy costs nothing and is not counted. The gain is
+the replay of the step with the wait removed; it is smaller than the wait when launch work that hid
+behind it comes out.
+
+How to fix: workers, pinned memory, prefetching; then what one batch costs. The number of workers
+follows from the time that a batch takes to make and the step without the wait.
+
+Limits: which part of making a batch is slow (reading, decoding, collating) shows only where the
+loader runs in the recorded process or stacks were recorded.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gpuprof.analyzers.account import RankAccount
+from gpuprof.analyzers.causes.base import (
+    LEAST_GAIN,
+    Cause,
+    RunView,
+    Verdict,
+    confidence,
+    finding,
+    percent,
+    too_little,
+)
+from gpuprof.analyzers.intervals import Spans
+from gpuprof.analyzers.places import lines_of, records_lines
+from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
+
+ID = "dataloader"
+
+SPARE_WORKERS = 1.3
+"""Workers beyond the bare need, so that a slow batch now and then does not stop the device."""
+
+SAMPLE_FETCHES = 8
+"""An uneven loader shows in the spread of its waits only with some of them at hand."""
+
+UNEVEN = 4.0
+"""The longest wait is this many times the median one: a worker or a batch now and then is slow."""
+
+
+def judge(run: RunView) -> Verdict:
+    """Judges cause 1."""
+    share = run.share("input")
+    fetches = [_fetches(rank) for rank in run.ranks]
+    if not any(len(spans) for spans in fetches):
+        return _without_loader(run)
+    gain = run.price("input")
+    if share < run.named_from:
+        return RuledOut(cause=ID, why=_not_waiting(run, fetches[0], share))
+    if gain is not None and gain.reduction < LEAST_GAIN:
+        return RuledOut(
+            cause=ID,
+            why=f"the device waits {percent(share)} of the step for data, but without the wait the"
+            f" step would be only {percent(gain.reduction)} shorter: other work comes out",
+        )
+    worst = max(run.ranks, key=lambda rank: run.share_of(rank, "input"))
+    spans = _fetches(worst)
+    title = f"The device waits {percent(share)} of each step for the next batch"
+    if not run.has_device:
+        title = f"Training waits {percent(share)} of each step for the next batch"
+    return finding(
+        ID,
+        title,
+        share=share,
+        gain=_explained(gain),
+        confidence=confidence(run, share, gain),
+        evidence=_evidence(run, worst, spans, share),
+        fixes=_fixes(run, spans, gain),
+        where=_where(run, worst),
+        ranks=run.ranks_with("input"),
+    )
+
+
+def _fetches(rank: RankAccount) -> Spans:
+    """The loader's work or waits on the thread that launches, inside the accounted steps."""
+    host = rank.host
+    spans = host.spans["input"].get(host.main_lane)
+    if spans is None:
+        lanes = list(host.spans["input"].values())
+        spans = max(lanes, key=len) if lanes else Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    steps = rank.main.steps
+    if not len(spans) or not len(steps):
+        return spans
+    inside = (spans.start >= steps.host_start_ns[0]) & (spans.start < steps.end_ns[-1])
+    return Spans(spans.start[inside], spans.end[inside])
+
+
+def _without_loader(run: RunView) -> Verdict:
+    """No loader in sight: nothing waited for data, if the host was recorded at all."""
+    if not any(rank.host.recorded for rank in run.ranks):
+        return NotJudged(
+            cause=ID,
+            missing="what the host did was not recorded (no operators, no annotations)",
+            command="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+        )
+    idle = run.share("input", "host", "unknown", "sync")
+    if idle < run.named_from:
+        return RuledOut(cause=ID, why=f"the host holds the device up for only {percent(idle)}")
+    if run.first.trace.meta.with_stack or not run.facts.backward:
+        return RuledOut(cause=ID, why="no DataLoader and no loading of data was recorded")
+    return NotJudged(
+        cause=ID,
+        missing="no DataLoader was seen: data that comes another way looks like any host work",
+        command='name it: with gpuprof.annotate("input"): batch = next_batch()',
+    )
+
+
+def _not_waiting(run: RunView, spans: Spans, share: float) -> str:
+    if not len(spans):
+        return too_little("waiting for data", share, run)
+    each = float(np.mean(spans.lengths)) / 1e6
+    return (
+        f"waiting for data: {percent(share)} of the step, named from {percent(run.named_from)}"
+        f" (the loader takes {each:.1f} ms a batch on average)"
+    )
+
+
+def _explained(gain: Gain | None) -> Gain | None:
+    if gain is None:
+        return None
+    return Gain(
+        step_ms=gain.step_ms,
+        reduction=gain.reduction,
+        low=gain.low,
+        high=gain.high,
+        how="the step replayed with every batch ready when it is asked for",
+    )
+
+
+def _evidence(run: RunView, rank: RankAccount, spans: Spans, share: float) -> list[Evidence]:
+    step_ms = run.step_ms()
+    each_ms = float(np.mean(spans.lengths)) / 1e6
+    evidence = [
+        Evidence(
+            text=f"The device is idle {share * step_ms:.1f} ms of each {step_ms:.1f} ms step while"
+            " the training loop is inside the loader.",
+            value=round(share, 4),
+            unit="share of step",
+            windows=run.longest_gaps(rank, "input"),
+        ),
+        Evidence(
+            text=f"Fetching a batch takes {each_ms:.1f} ms on average over {len(spans)} fetches"
+            f" (longest {float(spans.lengths.max()) / 1e6:.1f} ms).",
+            value=round(each_ms, 3),
+            unit="ms",
+        ),
+    ]
+    if run.facts.loader_workers == 0:
+        evidence.append(
+            Evidence(
+                text="The loader runs in the training process (num_workers=0): nothing is prepared"
+                " while the device computes.",
+                value=0,
+                unit="workers",
+            )
+        )
+    elif run.facts.loader_workers is not None:
+        evidence.append(
+            Evidence(text="The loader has worker processes, and they do not keep up.", unit="")
+        )
+    if run.facts.pinned_input is False:
+        evidence.append(
+            Evidence(text="Batches are copied to the device out of pageable memory.", unit="")
+        )
+    if _uneven(spans):
+        evidence.append(
+            Evidence(
+                text=f"Waits are uneven: the median is {float(np.median(spans.lengths)) / 1e6:.1f}"
+                f" ms, the longest {float(spans.lengths.max()) / 1e6:.1f} ms: now and then one"
+                " batch, or one worker, is slow.",
+                unit="",
+            )
+        )
+    return evidence
+
+
+def _uneven(spans: Spans) -> bool:
+    if len(spans) < SAMPLE_FETCHES:
+        return False
+    median = float(np.median(spans.lengths))
+    return float(spans.lengths.max()) > UNEVEN * max(median, 1.0)
+
+
+def _workers_needed(run: RunView, spans: Spans, gain: Gain | None) -> int | None:
+    """Workers that make batches as fast as the step without the wait uses them up.
+
+    Known only for a loader in the main process, where the time in `__next__` is the time that a
+    batch takes to make.
+    """
+    if run.facts.loader_workers != 0 or gain is None or gain.step_ms <= 0:
+        return None
+    batch_ms = float(np.mean(spans.lengths)) / 1e6
+    return max(2, math.ceil(SPARE_WORKERS * batch_ms / gain.step_ms))
+
+
+def _fixes(run: RunView, spans: Spans, gain: Gain | None) -> list[Fix]:
+    facts = run.facts
+    fixes: list[Fix] = []
+    pin = run.has_device and facts.pinned_input is not True
+    if facts.loader_workers in (0, None):
+        needed = _workers_needed(run, spans, gain)
+        cores = facts.cores
+        number = needed if needed is not None else (max(2, min(8, cores - 1)) if cores else 4)
+        batch_ms = float(np.mean(spans.lengths)) / 1e6
+        why = (
+            f"A batch takes {batch_ms:.0f} ms to make and the step without the wait"
+            f" {gain.step_ms:.0f} ms, so {number} workers keep up with room to spare."
+            if needed is not None and gain is not None
+            else "Worker processes prepare batches while the device computes."
+        )
+        if cores and number > cores:
+            why += (
+                f" This process may use {cores} cores: with fewer workers than that the cost of a"
+                " batch has to come down as well."
+            )
+            number = max(1, cores)
+        arguments = [f"num_workers={number}", "persistent_workers=True", "prefetch_factor=4"]
+        if pin:
+            arguments.insert(1, "pin_memory=True")
+        fixes.append(
+            Fix(
+                title=f"Load with {number} worker processes",
+                detail=why,
+                code="loader = DataLoader(\n    dataset,\n    batch_size=…,  # as now\n    "
+                + ",\n    ".join(arguments)
+                + ",\n)",
+                cost=f"{number} processes, each with its own copy of the data set's state",
+            )
+        )
+    else:
+        slower = run.step_ms() / gain.step_ms if gain and gain.step_ms else None
+        times = f"{slower:.1f} times as many" if slower else "more"
+        arguments = [f"num_workers=…  # {times} as now".replace("as many as now", "as many")]
+        fixes.append(
+            Fix(
+                title=f"Use {times} workers, if the cores are there",
+                detail="The workers make batches more slowly than the step uses them up."
+                + (f" This process may use {facts.cores} cores." if facts.cores else "")
+                + (
+                    " The waits are uneven: first look for the sample or the worker that is slow;"
+                    " a higher prefetch_factor rides out single slow batches."
+                    if _uneven(spans)
+                    else ""
+                ),
+                code="loader = DataLoader(\n    dataset,\n    num_workers=…,  # "
+                + times
+                + "\n    prefetch_factor=4,\n    persistent_workers=True,\n"
+                + ("    pin_memory=True,\n" if pin else "")
+                + ")",
+                cost="CPU cores and memory",
+            )
+        )
+    if pin:
+        fixes.append(
+            Fix(
+                title="Copy out of pinned memory without waiting",
+                detail="With pin_memory=True the copy runs beside the host's work.",
+                code="inputs = inputs.to(device, non_blocking=True)\n"
+                "targets = targets.to(device, non_blocking=True)",
+                cost="page-locked host memory, a few batches",
+            )
+        )
+    fixes.append(
+        Fix(
+            title="Make a batch cheaper",
+            detail="Decode and resize once, ahead of training; keep the result in a format that is"
+            " read in large pieces; do augmentations on the device; let collate copy once.",
+            code="",
+            cost="disk space and a preprocessing run",
+        )
+    )
+    return fixes
+
+
+def _where(run: RunView, rank: RankAccount) -> tuple[Place, ...]:
+    if not records_lines(rank.trace):
+        return ()
+    gaps = rank.main.budget.gaps
+    part = gaps.parts["input"]
+    held = np.flatnonzero(part > 0)
+    moments = (gaps.start_ns[held] + gaps.host_end_ns[held]) // 2
+    return lines_of(
+        rank.trace,
+        rank.host,
+        np.full(len(held), rank.host.main_lane, np.int64),
+        moments,
+        part[held].astype(np.float64),
+        float(max(rank.main.budget.total_ns, 1)),
+    )
+
+
+CAUSE = Cause(id=ID, title="Data loading", judge=judge, docs=__doc__ or "")

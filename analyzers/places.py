@@ -1,0 +1,132 @@
+"""Which line of the user's own code a moment of host time belongs to.
+
+Two recordings can tell: Python calls (`with_stack=True` today), which nest on their thread, and
+the call stacks that old Kineto attached to operators. A frame is the user's when it lies neither
+in the standard library, nor in an installed package, nor in PyTorch. The backward thread runs no
+Python; for it the thread that called `backward()` answers.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuprof.analyzers.host import HostActivity
+from gpuprof.analyzers.operators import innermost
+from gpuprof.diagnosis import Place
+from gpuprof.trace import Category, Trace
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+MAX_PLACES = 5
+"""More lines than a person would look at."""
+
+MIN_SHARE_OF_WEIGHT = 0.05
+"""A line with less than 5 % of what is asked about is noise."""
+
+_FRAME = re.compile(r"(?P<file>[^;]+?\.py)\((?P<line>\d+)\): (?P<function>[^;]+)")
+_INSTALLED = ("site-packages/", "dist-packages/", "/lib/python", "<frozen", "<built-in", "<string>")
+_LIBRARIES = frozenset(
+    "torch torchvision torchaudio torchtext torchdata functorch numpy scipy pandas sklearn PIL cv2"
+    " transformers accelerate datasets deepspeed apex megatron lightning pytorch_lightning"
+    " lightning_fabric triton xformers flash_attn bitsandbytes peft trl timm fairscale composer"
+    " ignite catalyst fastai ray wandb tensorboard tqdm vllm sglang gpuprof nvidia ipykernel"
+    " IPython debugpy _pytest pluggy".split()
+) | sys.stdlib_module_names
+
+
+def is_user_frame(frame: str) -> bool:
+    """Whether "path/to/file.py(12): function" is the user's own code."""
+    match = _FRAME.match(frame)
+    if match is None:
+        return False
+    path = match["file"].replace("\\", "/")
+    if any(mark in path for mark in _INSTALLED):
+        return False
+    first = path.split("/")[0].removesuffix(".py")
+    return first not in _LIBRARIES
+
+
+def records_lines(trace: Trace) -> bool:
+    """Whether the recording can name lines at all."""
+    return bool(len(trace.stacks)) or bool((trace.category == Category.PYTHON).any())
+
+
+def lines_of(
+    trace: Trace, host: HostActivity, lane: I64, time_ns: I64, weight: F64, whole: float
+) -> tuple[Place, ...]:
+    """The user's lines that some moments belong to, heaviest first.
+
+    Args:
+        trace: The trace.
+        host: Its host activity, for the main thread.
+        lane: Thread of each moment, (k,).
+        time_ns: The moments, (k,).
+        weight: What each moment weighs, (k,), ns.
+        whole: What a share of 1 would weigh.
+    """
+    if not len(time_ns) or not records_lines(trace):
+        return ()
+    frames = _python_frames(trace, host, lane, time_ns)
+    if frames is None:
+        frames = _stack_frames(trace, host, lane, time_ns)
+    totals: dict[str, float] = defaultdict(float)
+    for frame, value in zip(frames, weight.tolist(), strict=True):
+        if frame:
+            totals[frame] += value
+    enough = MIN_SHARE_OF_WEIGHT * float(weight.sum())
+    ranked = sorted(totals.items(), key=lambda item: -item[1])
+    return tuple(
+        _place(frame, value / whole if whole else None)
+        for frame, value in ranked[:MAX_PLACES]
+        if value >= enough
+    )
+
+
+def _place(frame: str, share: float | None) -> Place:
+    match = _FRAME.match(frame)
+    assert match is not None
+    return Place(
+        file=match["file"], line=int(match["line"]), function=match["function"], share=share
+    )
+
+
+def _python_frames(
+    trace: Trace, host: HostActivity, lane: I64, time_ns: I64
+) -> Sequence[str] | None:
+    """From nested Python calls; None where there are none."""
+    users = np.flatnonzero(
+        (trace.category == Category.PYTHON) & trace.name_mask(is_user_frame)
+    ).astype(np.int64)
+    if not len(users):
+        return None
+    row = innermost(trace, lane, time_ns, users)
+    missing = row < 0
+    if missing.any() and host.main_lane >= 0:
+        main = np.full(int(missing.sum()), host.main_lane, np.int64)
+        row[missing] = innermost(trace, main, time_ns[missing], users)
+    return [trace.names[trace.name[r]] if r >= 0 else "" for r in row.tolist()]
+
+
+def _stack_frames(trace: Trace, host: HostActivity, lane: I64, time_ns: I64) -> Sequence[str]:
+    """From the stacks of the operators around the moments."""
+    with_stack = np.flatnonzero(trace.stack >= 0).astype(np.int64)
+    row = innermost(trace, lane, time_ns, with_stack)
+    user_of: dict[int, str] = {}
+    frames = []
+    for r in row.tolist():
+        if r < 0:
+            frames.append("")
+            continue
+        stack = int(trace.stack[r])
+        if stack not in user_of:
+            parts = trace.stacks[stack].split(";")
+            user_of[stack] = next((p for p in parts if is_user_frame(p)), "")
+        frames.append(user_of[stack])
+    return frames
