@@ -178,7 +178,7 @@ _RULES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (
         Kind.GEMM,
         re.compile(
-            r"gemm|gemv|cublas|^cijk_|rocblas|hipblas|^nvjet|cutlass\w*_(?:tensorop|simt)|matmul"
+            r"(?<!fb)gemm|gemv|cublas|^cijk_|rocblas|hipblas|^nvjet|cutlass\w*_(?:tensorop|simt)|matmul"
             r"|(?:^|_)b?mm_|magma_|dot_kernel|marlin|wmma|cutlass::(?:kernel|device_kernel)|gemmk1"
         ),
     ),
@@ -204,6 +204,17 @@ _REDUCED = re.compile(r"winograd|fft[12]d_|gcgemm|_sum_complex", re.IGNORECASE)
 _STREAMING = re.compile(
     r"gemv|gemmk1|dot_kernel|paged_attention|DecodeWith|mla_decode|fwd_splitkv", re.IGNORECASE
 )
+
+# The output tile of a block, as Tensile, nvjet, CUTLASS, XMMA and Triton write it.
+_TILE = re.compile(
+    r"(?:_MT|tilesize|nvjet_[a-z]+_|_t|fp4_|16_|gemm_(?:(?:relu|gelu|bias)_)?(?:[bf]+p?16_)?)"
+    r"(\d{1,4})x(\d{1,4})"
+)
+NARROW_TILE = 32
+"""A library picks an output tile this narrow when the product has that few rows or columns, as in
+decoding. One tile then spans the short side, and each 16-bit weight that is read serves at most 32
+multiply-adds: 32 FLOP a byte, below the ridge point of every device with matrix units of the table
+(37 and more)."""
 
 # 16x8x16 and 8x8x4 are shapes of the matrix instruction; `s`, `h`, `i`, `d` is what it adds up in.
 _MATRIX = re.compile(
@@ -250,7 +261,7 @@ def classify(name: str) -> KernelClass:
         dtype=_dtype(text) if matrix else _first_dtype(text),
         generated=generated,
         reduced=matrix and _REDUCED.search(text) is not None,
-        streaming=matrix and _STREAMING.search(text) is not None,
+        streaming=matrix and _is_streaming(kind, text),
     )
 
 
@@ -290,6 +301,15 @@ def _matrix_units(name: str) -> bool | None:
     if _MATRIX.search(name):
         return True
     return False if _PLAIN.search(name) else None
+
+
+def _is_streaming(kind: Kind, name: str) -> bool:
+    if _STREAMING.search(name):
+        return True
+    if kind != Kind.GEMM or _dtype(name) not in ("bf16", "fp16", "fp8", "fp4", "int8"):
+        return False
+    tile = _TILE.search(name)
+    return tile is not None and min(int(tile[1]), int(tile[2])) <= NARROW_TILE
 
 
 def _never(kind: Kind) -> bool | None:

@@ -8,15 +8,20 @@ operator on the same thread that encloses it. Operators whose cost is not known 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuprof.analyzers.device_columns import DTYPES, NameColumns
 from gpuprof.analyzers.flops import OpCost, convolution_outputs, cost_of, is_countable
+from gpuprof.analyzers.kernels import Kind
 from gpuprof.analyzers.launches import Launches
 from gpuprof.trace import Category, Trace
 
+F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 
 
@@ -69,6 +74,101 @@ def launching_ops(trace: Trace, launches: Launches, counted: CountedOps) -> I64:
             trace, launches.lane[known], launches.call_start_ns[known], counted.row
         )
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCosts:
+    """Each device event's share of the cost of its operator, (n_device,); NaN where there is none.
+
+    row: the operator's row, -1 where none was counted. dtype: index into `DTYPES`, of its inputs.
+    flops, bytes, elements: as in `OpCost`. reduced: the call used an algorithm (Winograd, FFT) that
+    does fewer operations than were counted, in this kernel or in another.
+    """
+
+    row: I64
+    dtype: U8
+    flops: F64
+    bytes: F64
+    elements: F64
+    reduced: Bools
+
+
+def share_costs(trace: Trace, ops: I64, counted: CountedOps, columns: NameColumns) -> SharedCosts:
+    """Shares the cost of each call among the kernels that do its main work.
+
+    One call can launch several (a split product, both gradients of a convolution). Each gets a part
+    in proportion to its duration, so that the cost is counted once and each shows the call's rate.
+
+    Args:
+        trace: The trace.
+        ops: Row of the operator that launched each device event, -1 where unknown, (n_device,).
+        counted: From `count_operators`.
+        columns: From `name_columns`.
+    """
+    count = len(ops)
+    place = np.searchsorted(counted.row, ops)
+    found = place < len(counted.row)
+    found[found] = counted.row[place[found]] == ops[found]
+    if not found.any():
+        unknown = np.full(count, np.nan)
+        return SharedCosts(
+            row=np.full(count, -1, dtype=np.int64),
+            dtype=np.zeros(count, dtype=np.uint8),
+            flops=unknown,
+            bytes=unknown,
+            elements=unknown,
+            reduced=np.zeros(count, dtype=np.bool_),
+        )
+
+    duration = trace.dur_ns[trace.device.rows].astype(np.float64)
+    cost = np.zeros(count, dtype=np.int64)
+    cost[found] = counted.cost[place[found]]
+    main = found & _does_main_work(trace, ops, columns, _take(counted, "matrix", bool)[cost], found)
+
+    calls, call = np.unique(ops[main], return_inverse=True)
+    call = call.reshape(-1)
+    spent = np.bincount(call, weights=duration[main], minlength=len(calls))[call]
+    share = np.full(count, np.nan)
+    share[main] = np.divide(duration[main], spent, out=np.full(len(spent), np.nan), where=spent > 0)
+    uses_reduced = np.isin(ops, ops[main & columns.reduced])
+    dtypes = [DTYPES.index(one.dtype) if one.dtype in DTYPES else 0 for one in counted.costs]
+    return SharedCosts(
+        row=np.where(main, ops, -1),
+        dtype=np.where(main, np.array(dtypes, dtype=np.uint8)[cost], 0).astype(np.uint8),
+        flops=_take(counted, "flops", np.float64)[cost] * share,
+        bytes=_take(counted, "bytes", np.float64)[cost] * share,
+        elements=_take(counted, "elements", np.float64)[cost] * share,
+        reduced=main & uses_reduced,
+    )
+
+
+def _take(counted: CountedOps, field: str, dtype: type) -> NDArray[Any]:
+    return np.array([getattr(cost, field) for cost in counted.costs], dtype=dtype)
+
+
+def _does_main_work(
+    trace: Trace, ops: I64, columns: NameColumns, of_matrix: Bools, found: Bools
+) -> Bools:
+    """Which events do what their operator is there for: a product's copies and sums do not."""
+    kernel = trace.category[trace.device.rows] == Category.KERNEL
+    other = columns.kind == Kind.OTHER
+    suits = np.where(of_matrix, columns.matrix | other, ~columns.matrix) & ~columns.communication
+    main = found & kernel & suits
+    # A kernel with a name that nobody knows does the product only where no other kernel does.
+    main &= ~(of_matrix & other & np.isin(ops, ops[main & of_matrix & ~other]))
+    main &= ~np.isin(ops, _enclosing(trace, np.unique(ops[main & of_matrix])))
+    return np.asarray(main, dtype=np.bool_)
+
+
+def _enclosing(trace: Trace, rows: I64) -> I64:
+    """Those of some operator rows that enclose another of them: `linear` around its `addmm`."""
+    order = np.lexsort((rows, trace.lane[rows]))
+    ordered = rows[order]
+    outer, inner = ordered[:-1], ordered[1:]
+    encloses = (trace.lane[outer] == trace.lane[inner]) & (
+        trace.start_ns[inner] < trace.start_ns[outer] + trace.dur_ns[outer]
+    )
+    return np.asarray(outer[encloses], dtype=np.int64)
 
 
 def innermost(trace: Trace, lanes: I64, times_ns: I64, rows: I64) -> I64:

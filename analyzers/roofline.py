@@ -14,12 +14,18 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.analyzers.kernels import BANDWIDTH_KINDS, MATRIX_KINDS, KernelClass, Kind, classify
+from gpuprof.analyzers.device_columns import (
+    DTYPES,
+    NameColumns,
+    name_columns,
+    peak_columns,
+    sm_counts,
+)
+from gpuprof.analyzers.kernels import BANDWIDTH_KINDS, MATRIX_KINDS, Kind
 from gpuprof.analyzers.launches import Launches, find_launches
-from gpuprof.analyzers.operators import CountedOps, count_operators, launching_ops
+from gpuprof.analyzers.operators import count_operators, launching_ops, share_costs
 from gpuprof.analyzers.shapes import ITEM_BYTES
-from gpuprof.peaks import Peaks, lookup
-from gpuprof.trace import Category, DeviceInfo, Trace
+from gpuprof.trace import Category, Trace
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -73,10 +79,6 @@ class Basis(IntEnum):
     """The kind of kernel that the name tells, and its size."""
 
 
-DTYPES = ("", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
-"""What `KernelLimits.dtype` indexes."""
-
-
 @dataclass(frozen=True, slots=True)
 class KernelLimits:
     """One row a device event, in the order of `trace.device.rows`; all arrays (n_device,).
@@ -85,7 +87,8 @@ class KernelLimits:
     flops: float64, of matrix work alone; 0 for known operators without, NaN where unknown.
     bytes: float64, least traffic of device memory; payload for copies; NaN where unknown.
     ideal_ns: float64, the roofline time, NaN where unknown.
-    peak_flops: float64, dense peak in FLOP/s of the type in use, NaN where unknown.
+    peak_flops, peak_bytes_per_s: float64, dense peak of the type in use and bandwidth of device
+        memory, NaN where unknown.
     dtype: uint8, index into `DTYPES`. matrix_units: int8, 1 used, 0 not used, -1 not known.
     op_row: int64, row of the operator whose cost was counted, -1 where none was.
     from_graph, generated: bool, launched by a CUDA graph; written by torch.compile.
@@ -98,6 +101,7 @@ class KernelLimits:
     basis: U8
     kind: U8
     peak_flops: F64
+    peak_bytes_per_s: F64
     dtype: U8
     matrix_units: I8
     op_row: I64
@@ -124,24 +128,25 @@ def kernel_limits(
     ops = ops_of_device_rows
     if ops is None:
         ops = launching_ops(trace, launches, counted)
-    columns = _NameColumns.of(trace)
+    columns = name_columns(trace)
     duration = trace.dur_ns[trace.device.rows].astype(np.float64)
-
-    flops, moved, elements, op_dtype, op_row = _shared_costs(trace, ops, counted, columns, duration)
-    dtype = np.where(columns.dtype > 0, columns.dtype, op_dtype).astype(np.uint8)
+    costs = share_costs(trace, ops, counted, columns)
+    dtype = np.where(columns.dtype > 0, columns.dtype, costs.dtype).astype(np.uint8)
     width = np.array([ITEM_BYTES.get(name, np.nan) for name in DTYPES])[dtype]
-    moved = np.where(np.isnan(moved), elements * width, moved)
-    peak, bandwidth = _peaks(trace, columns, dtype)
+    flops = costs.flops
+    moved = np.where(np.isnan(costs.bytes), costs.elements * width, costs.bytes)
+    reduced = costs.reduced
+    peak, bandwidth = peak_columns(trace, columns, dtype)
 
     compute_ns, memory_ns = flops / peak * 1e9, moved / bandwidth * 1e9
     # Without matrix work there is nothing to compare with: the bytes alone are the roof.
     compute_ns = np.where(flops == 0, 0.0, compute_ns)
     ideal_ns = np.maximum(compute_ns, memory_ns)
     longest_ns = TRUSTED_FRAC * duration
-    wrong_flops = (compute_ns > longest_ns) & ~columns.reduced
+    wrong_flops = (compute_ns > longest_ns) & ~reduced
     flops = np.where(wrong_flops, np.nan, flops)
     moved = np.where((memory_ns > longest_ns) | wrong_flops, np.nan, moved)
-    ideal_ns = np.where((ideal_ns > longest_ns) | columns.reduced, np.nan, ideal_ns)
+    ideal_ns = np.where((ideal_ns > longest_ns) | reduced, np.nan, ideal_ns)
 
     limit, basis = _by_family(columns)
     low = flops < LOW_INTENSITY * moved
@@ -166,149 +171,16 @@ def kernel_limits(
         basis=np.where(copies, Basis.FAMILY, basis).astype(np.uint8),
         kind=np.where(copies, Kind.COPY, columns.kind).astype(np.uint8),
         peak_flops=peak,
+        peak_bytes_per_s=bandwidth,
         dtype=dtype,
         matrix_units=columns.matrix_units,
-        op_row=op_row,
+        op_row=costs.row,
         from_graph=launches.from_graph,
         generated=columns.generated,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _NameColumns:
-    """What the names tell, spread over the device events: each distinct name is judged once."""
-
-    kind: U8
-    dtype: U8
-    matrix_units: I8
-    reduced: Bools
-    streaming: Bools
-    generated: Bools
-
-    @property
-    def communication(self) -> Bools:
-        return np.asarray(self.kind == Kind.COMMUNICATION, dtype=np.bool_)
-
-    @property
-    def matrix(self) -> Bools:
-        return np.isin(self.kind, [int(kind) for kind in MATRIX_KINDS])
-
-    @staticmethod
-    def of(trace: Trace) -> _NameColumns:
-        names, inverse = np.unique(trace.name[trace.device.rows], return_inverse=True)
-        known: list[KernelClass] = [classify(trace.names[name]) for name in names.tolist()]
-        spread = inverse.reshape(-1)
-
-        def column(values: list[int], dtype: type[np.generic]) -> NDArray[np.generic]:
-            return np.array(values, dtype=dtype)[spread]
-
-        units = {True: 1, False: 0, None: -1}
-        return _NameColumns(
-            kind=column([one.kind for one in known], np.uint8),  # type: ignore[arg-type]
-            dtype=column([DTYPES.index(one.dtype) for one in known], np.uint8),  # type: ignore[arg-type]
-            matrix_units=column([units[one.matrix_units] for one in known], np.int8),  # type: ignore[arg-type]
-            reduced=column([one.reduced for one in known], np.bool_),  # type: ignore[arg-type]
-            streaming=column([one.streaming for one in known], np.bool_),  # type: ignore[arg-type]
-            generated=column([one.generated for one in known], np.bool_),  # type: ignore[arg-type]
-        )
-
-
-def _shared_costs(
-    trace: Trace, ops: I64, counted: CountedOps, columns: _NameColumns, duration: F64
-) -> tuple[F64, F64, F64, U8, I64]:
-    """FLOPs, bytes, elements, type and row of the operator behind each device event.
-
-    One call can launch several kernels (a split product, both gradients of a convolution). Its cost
-    is shared among those that do its main work, in proportion to their durations, so that it is
-    counted once and each shows the rate of the call.
-    """
-    count = len(ops)
-    unknown = np.full(count, np.nan)
-    nothing = np.full(count, -1, dtype=np.int64)
-    place = np.searchsorted(counted.row, ops)
-    found = place < len(counted.row)
-    found[found] = counted.row[place[found]] == ops[found]
-    if not found.any():
-        return unknown, unknown.copy(), unknown.copy(), np.zeros(count, np.uint8), nothing
-
-    cost = np.zeros(count, dtype=np.int64)
-    cost[found] = counted.cost[place[found]]
-    of_matrix = np.array([one.matrix for one in counted.costs])[cost]
-    kernel = trace.category[trace.device.rows] == Category.KERNEL
-    other = columns.kind == Kind.OTHER
-    suits = np.where(of_matrix, columns.matrix | other, ~columns.matrix) & ~columns.communication
-    main = found & kernel & suits
-    named = main & of_matrix & ~other
-    # A kernel with a name that nobody knows does the product only where no other kernel does.
-    main &= ~(of_matrix & other & np.isin(ops, ops[named]))
-    main &= ~np.isin(ops, _enclosing(trace, np.unique(ops[main & of_matrix])))
-
-    calls, call = np.unique(ops[main], return_inverse=True)
-    spent = np.bincount(call.reshape(-1), weights=duration[main], minlength=len(calls))
-    share = np.full(count, np.nan)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share[main] = duration[main] / spent[call.reshape(-1)]
-
-    def spread(values: list[float]) -> F64:
-        return np.asarray(np.array(values, dtype=np.float64)[cost] * share, dtype=np.float64)
-
-    dtypes = [DTYPES.index(one.dtype) if one.dtype in DTYPES else 0 for one in counted.costs]
-    return (
-        spread([one.flops for one in counted.costs]),
-        spread([one.bytes for one in counted.costs]),
-        spread([one.elements for one in counted.costs]),
-        np.where(main, np.array(dtypes, dtype=np.uint8)[cost], 0).astype(np.uint8),
-        np.where(main, ops, -1),
-    )
-
-
-def _enclosing(trace: Trace, rows: I64) -> I64:
-    """Those of some operator rows that enclose another of them: `linear` around its `addmm`."""
-    order = np.lexsort((rows, trace.lane[rows]))
-    ordered = rows[order]
-    outer, inner = ordered[:-1], ordered[1:]
-    encloses = (trace.lane[outer] == trace.lane[inner]) & (
-        trace.start_ns[inner] < trace.start_ns[outer] + trace.dur_ns[outer]
-    )
-    return np.asarray(outer[encloses], dtype=np.int64)
-
-
-def _peaks(trace: Trace, columns: _NameColumns, dtype: U8) -> tuple[F64, F64]:
-    """Peak FLOP/s of the type in use and bytes/s of device memory, NaN where not known."""
-    peak = np.full(len(dtype), np.nan)
-    bandwidth = np.full(len(dtype), np.nan)
-    for device in trace.meta.devices:
-        peaks = peaks_of(device)
-        here = trace.device.device == device.index
-        if peaks is None or not here.any():
-            continue
-        bandwidth[here] = peaks.memory_bytes_per_s
-        state = (dtype.astype(np.int64) * 3 + columns.matrix_units + 1) * 16 + columns.kind
-        for value in np.unique(state[here]).tolist():
-            kind, rest = Kind(value % 16), value // 16
-            units = {0: None, 1: False, 2: True}[rest % 3]
-            found = _peak(peaks, DTYPES[rest // 3], units, kind)
-            if found is not None:
-                peak[here & (state == value)] = found
-    return peak, bandwidth
-
-
-def peaks_of(device: DeviceInfo) -> Peaks | None:
-    """The peaks of a device of a trace, None where it is unknown."""
-    return lookup(device.name, device.memory_bytes, device.sm_count)
-
-
-def _peak(peaks: Peaks, dtype: str, matrix_units: bool | None, kind: Kind) -> float | None:
-    if not dtype:
-        return None
-    if matrix_units is False and dtype in ("fp16", "bf16"):
-        dtype = "fp32"  # plain units add up in fp32 at that type's rate
-    if kind == Kind.ATTENTION and dtype == "fp32" and matrix_units:
-        dtype = "tf32"  # memory-efficient attention splits fp32 operands into tf32 parts
-    return peaks.flops(dtype, matrix=matrix_units)
-
-
-def _by_family(columns: _NameColumns) -> tuple[U8, U8]:
+def _by_family(columns: NameColumns) -> tuple[U8, U8]:
     limit = np.full(len(columns.kind), Limit.UNKNOWN, dtype=np.uint8)
     limit[np.isin(columns.kind, [int(kind) for kind in BANDWIDTH_KINDS])] = Limit.BANDWIDTH
     limit[columns.matrix] = Limit.COMPUTE
@@ -326,9 +198,143 @@ def _too_small(trace: Trace, duration: F64) -> Bools:
     return small
 
 
-def sm_counts(trace: Trace) -> I64:
-    """SMs (compute units) of the device of each device event, 0 where not known, (n_device,)."""
-    counts = np.zeros(len(trace.device), dtype=np.int64)
-    for device in trace.meta.devices:
-        counts[trace.device.device == device.index] = device.sm_count
-    return counts
+COUNTED_FRAC = 0.8
+"""An MFU is only quoted where the FLOPs of this share of the matrix kernels' time were counted.
+Below, it is a lower bound that looks like a result."""
+
+SHORT_SHARE_NS = 10_000
+"""Kernels below 10 µs are the usual mark of a run that launches too little work at a time: a launch
+costs the host about as long."""
+
+COMPILED_MARKS = ("CompiledFunction", "Torch-Compiled Region", "## Call CompiledFxGraph")
+"""Beginnings of the names that torch.compile leaves on the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineSummary:
+    """What the device events of a window achieve. Shares are of device time (durations added up).
+
+    device_ns: that time. limit_ns, kind_ns: it by limit and by kind, keyed in lower case.
+    shapes_frac: share whose limit follows from recorded shapes rather than from the family.
+    tflops: counted matrix TFLOP/s over the wall time, None where nothing was counted.
+    mfu: time that the counted FLOPs need at the dense peaks of their types ÷ wall time, None where
+        peaks or shapes are missing (`COUNTED_FRAC`).
+    counted_frac: share of the matrix kernels' time whose FLOPs were counted, None without any.
+    matrix_efficiency: the same time ÷ the time that the counted matrix kernels took.
+    gb_per_s, bandwidth_frac: of the memory-bound kernels with known bytes, while they ran, and as a
+        share of the device's bandwidth.
+    matrix_units_frac: share of the matrix kernels' time on matrix units (tensor cores), where the
+        names tell; None where they do not. dtype_frac: the same kernels' time by data type.
+    fill_frac: min(1, blocks ÷ SMs) averaged over kernel time; underfilled_frac: share of kernel
+        time with fewer blocks than SMs. None where grids or SMs were not recorded. Collectives are
+        left out: they use few blocks on purpose.
+    short_frac: share of kernel time in kernels below 10 µs, collectives left out.
+    graph_launched_frac: share of the events that a CUDA or HIP graph launched.
+    compiled: torch.compile was in use.
+    """
+
+    device_ns: int
+    limit_ns: dict[str, int]
+    kind_ns: dict[str, int]
+    shapes_frac: float
+    tflops: float | None
+    mfu: float | None
+    counted_frac: float | None
+    matrix_efficiency: float | None
+    gb_per_s: float | None
+    bandwidth_frac: float | None
+    matrix_units_frac: float | None
+    dtype_frac: dict[str, float]
+    fill_frac: float | None
+    underfilled_frac: float | None
+    short_frac: float | None
+    graph_launched_frac: float
+    compiled: bool
+
+
+def summarize(
+    limits: KernelLimits, trace: Trace, mask: Bools | None = None, *, wall_ns: int | None = None
+) -> RooflineSummary:
+    """Sums up what a part of the device events achieves.
+
+    Args:
+        limits: From `kernel_limits`.
+        trace: The trace.
+        mask: Which device events to count, bool (n_device,); all when not given.
+        wall_ns: Wall time that they stand for, for example the accounted steps. From the first
+            start to the last end when not given.
+    """
+    rows = trace.device.rows
+    chosen = np.ones(len(limits), dtype=np.bool_) if mask is None else mask
+    duration = np.where(chosen, trace.dur_ns[rows], 0).astype(np.float64)
+    device_ns = float(duration.sum())
+    matrix = np.isin(limits.kind, [int(kind) for kind in MATRIX_KINDS]) & chosen
+    has_flops = chosen & (limits.flops > 0)
+    rated = has_flops & ~np.isnan(limits.peak_flops)
+    if wall_ns is None and chosen.any():
+        wall_ns = int(trace.end_ns[rows][chosen].max() - trace.start_ns[rows][chosen].min())
+    devices = len(np.unique(trace.device.device[chosen]))
+    wall_s = (wall_ns or 0) * 1e-9 * devices
+    at_peak_s = float((limits.flops[rated] / limits.peak_flops[rated]).sum())
+    counted_frac = _ratio(duration[has_flops & matrix].sum(), duration[matrix].sum())
+    enough = counted_frac is not None and counted_frac >= COUNTED_FRAC and bool(rated.any())
+    flops = float(limits.flops[has_flops].sum())
+
+    moving = chosen & (limits.limit == Limit.BANDWIDTH) & (limits.bytes > 0)
+    moving_s = float(duration[moving].sum()) * 1e-9
+    moved_share = moving & ~np.isnan(limits.peak_bytes_per_s)
+    at_bandwidth_s = (limits.bytes[moved_share] / limits.peak_bytes_per_s[moved_share]).sum()
+
+    named = matrix & (limits.matrix_units >= 0)
+    kernels = chosen & (trace.category[rows] == Category.KERNEL)
+    kernels &= limits.kind != Kind.COMMUNICATION
+    kernel_ns = duration[kernels].sum()
+    fill, underfilled = _fill(trace, kernels, duration)
+    short = kernels & (trace.dur_ns[rows] < SHORT_SHARE_NS)
+    return RooflineSummary(
+        device_ns=int(device_ns),
+        limit_ns={one.name.lower(): int(duration[limits.limit == one].sum()) for one in Limit},
+        kind_ns={one.label: int(duration[limits.kind == one].sum()) for one in Kind},
+        shapes_frac=_ratio(duration[limits.basis == Basis.SHAPES].sum(), device_ns) or 0.0,
+        tflops=_ratio(flops * 1e-12, wall_s) if has_flops.any() else None,
+        mfu=_ratio(at_peak_s, wall_s) if enough else None,
+        counted_frac=counted_frac,
+        matrix_efficiency=_ratio(at_peak_s * 1e9, duration[rated].sum()),
+        gb_per_s=_ratio(limits.bytes[moving].sum() * 1e-9, moving_s),
+        bandwidth_frac=_ratio(at_bandwidth_s * 1e9, duration[moved_share].sum()),
+        matrix_units_frac=_ratio(
+            duration[named & (limits.matrix_units == 1)].sum(), duration[named].sum()
+        ),
+        dtype_frac=_dtype_mix(limits, matrix, duration),
+        fill_frac=fill,
+        underfilled_frac=underfilled,
+        short_frac=_ratio(duration[short].sum(), kernel_ns),
+        graph_launched_frac=_ratio(
+            int(np.count_nonzero(limits.from_graph & chosen)), int(np.count_nonzero(chosen))
+        )
+        or 0.0,
+        compiled=bool((limits.generated & chosen).any())
+        or any(name.startswith(COMPILED_MARKS) for name in trace.names),
+    )
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return float(part) / float(whole) if whole > 0 else None
+
+
+def _dtype_mix(limits: KernelLimits, matrix: Bools, duration: F64) -> dict[str, float]:
+    whole = float(duration[matrix].sum())
+    mix = {}
+    for index, name in enumerate(DTYPES):
+        spent = float(duration[matrix & (limits.dtype == index)].sum())
+        if spent > 0:
+            mix[name or "unknown"] = spent / whole
+    return mix
+
+
+def _fill(trace: Trace, kernels: Bools, duration: F64) -> tuple[float | None, float | None]:
+    sm_count = sm_counts(trace)
+    known = kernels & (trace.device.blocks > 0) & (sm_count > 0)
+    filled = np.minimum(1.0, trace.device.blocks[known] / sm_count[known])
+    spent = duration[known]
+    return _ratio((filled * spent).sum(), spent.sum()), _ratio(spent[filled < 1].sum(), spent.sum())

@@ -36,11 +36,14 @@ def is_known(name: str) -> bool:
     return name in _RULES
 
 
-def _pointwise(result_bytes: int | None = None) -> Callable[[OpArgs], Moved | None]:
-    """Reads every tensor, writes one of the broadcast shape (`result_bytes` an element)."""
+def _pointwise(operands: int, result_bytes: int | None = None) -> Callable[[OpArgs], Moved | None]:
+    """Reads the tensors among the first inputs, writes one of the broadcast shape.
+
+    What follows the operands is an `out` argument, which is not read. `result_bytes`: an element.
+    """
 
     def rule(args: OpArgs) -> Moved | None:
-        inputs = [index for index in range(len(args.dims)) if shapes.is_tensor(args, index)]
+        inputs = [index for index in range(operands) if shapes.is_tensor(args, index)]
         dims = [found for index in inputs if (found := shapes.shape(args, index)) is not None]
         result = shapes.broadcast(dims) if dims else None
         if result is None:
@@ -132,7 +135,7 @@ _RULES: dict[str, Callable[[OpArgs], Moved | None]] = {
     "aten::embedding": _embedding,
     "aten::gather": _gather,
     "aten::native_dropout": _passes(1, 1, extra_bytes=1),
-    "aten::native_dropout_backward": _pointwise(),
+    "aten::native_dropout_backward": _pointwise(2),
     "aten::native_layer_norm": _passes(1, 1),
     "aten::native_layer_norm_backward": _passes(2, 1),
     "aten::_fused_rms_norm": _passes(1, 1),
@@ -158,11 +161,12 @@ _RULES: dict[str, Callable[[OpArgs], Moved | None]] = {
     "aten::_fused_sgd_": _lists((1,), (0, 2)),
     "aten::_fused_adagrad_": _lists((1,), (0, 2)),
 }
-_POINTWISE = (
-    "add sub mul div rsub neg abs exp log log2 sqrt rsqrt square pow sin cos tanh sigmoid relu gelu"
-    " silu hardtanh leaky_relu elu clamp clamp_min clamp_max where masked_fill addcmul addcdiv lerp"
-    " minimum maximum atan2 reciprocal erf floor round remainder threshold nan_to_num"
+_UNARY = (
+    "neg abs exp log log2 sqrt rsqrt square sin cos tanh sigmoid relu gelu silu hardtanh elu"
+    " leaky_relu reciprocal erf floor round threshold nan_to_num"
 )
+_BINARY = "add sub mul div rsub pow clamp_min clamp_max minimum maximum atan2 remainder"
+_TERNARY = "clamp where masked_fill addcmul addcdiv lerp"
 _BACKWARD = "threshold gelu silu tanh sigmoid leaky_relu elu hardtanh"
 _COMPARISONS = "eq ne lt le gt ge logical_and logical_or logical_not isnan isfinite isinf"
 _REDUCTIONS = (
@@ -170,12 +174,13 @@ _REDUCTIONS = (
 )
 _FOREACH = "add sub mul div addcmul addcdiv lerp sqrt neg"
 
-for _name in _POINTWISE.split():
-    _RULES[f"aten::{_name}"] = _RULES[f"aten::{_name}_"] = _pointwise()
+for _operands, _names in ((1, _UNARY), (2, _BINARY), (3, _TERNARY)):
+    for _name in _names.split():
+        _RULES[f"aten::{_name}"] = _RULES[f"aten::{_name}_"] = _pointwise(_operands)
 for _name in _BACKWARD.split():
-    _RULES[f"aten::{_name}_backward"] = _pointwise()
+    _RULES[f"aten::{_name}_backward"] = _pointwise(2)
 for _name in _COMPARISONS.split():
-    _RULES[f"aten::{_name}"] = _pointwise(result_bytes=1)
+    _RULES[f"aten::{_name}"] = _pointwise(2, result_bytes=1)
 for _name in _REDUCTIONS.split():
     _RULES[f"aten::{_name}"] = _passes(1, 0)
 for _name in _FOREACH.split():

@@ -150,6 +150,34 @@ def test_winograd_and_fft_do_fewer_operations_than_counted() -> None:
     assert not classify("volta_scudnn_128x64_relu_interior_nn_v1").reduced
 
 
+@pytest.mark.parametrize(
+    ("name", "streaming"),
+    [
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x32x64_MI16x16x1_SN", True),
+        ("Cijk_Ailk_Bljk_BBS_BH_MT256x128x64_MI16x16x16x1_SN", False),
+        ("nvjet_tst_192x8_64x8_4x1_v_bz_TNT", True),
+        ("nvjet_tst_144x128_64x6_2x1_v_bz_bias_TNN", False),
+        ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1_swiglu", True),
+        ("bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32", True),
+        (
+            "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn>",
+            True,
+        ),
+        ("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn", False),
+        ("volta_sgemm_32x128_tn", False),
+        ("void gemv2T_kernel_val<int, int, float, float>(int)", True),
+        ("void paged_attention_ll4mi_QKV_mfma16_kernel<0, __hip_bfloat16>", True),
+    ],
+)
+def test_products_with_few_rows_stream_their_weights(name: str, streaming: bool) -> None:
+    """Decoding launched from a graph has no shapes: the tile in the name is what tells it."""
+    assert classify(name).streaming is streaming
+
+
+def test_a_namespace_that_holds_gemm_is_no_product() -> None:
+    assert kind_of("void fbgemm_gpu::_block_bucketize_features_cuda_kernel2<int>") != Kind.GEMM
+
+
 def test_the_first_type_of_a_template_is_the_one_it_works_on() -> None:
     """A fused optimizer takes its learning rate as a double; it still works on floats."""
     fused = (
