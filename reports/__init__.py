@@ -1,1 +1,1 @@
-"""Outputs: one module each, from a Diagnosis (and the run it was made from) to a file or a screen."""
+"""Outputs, one module each: from a Diagnosis (and its traces) to a file or a screen."""

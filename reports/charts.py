@@ -24,11 +24,14 @@ FILLS: dict[str, str] = {
 """Light-theme colours of busy buckets: at least 3 : 1 on white and apart for every kind of colour
 vision (searched in OKLCH; the style sheet holds the dark ones)."""
 
-IDLE_FILL = "#b9bec6"
+IDLE_FILL = "#8d949e"
 """Idle is no work and gets no hue; every idle bucket is named beside its bar."""
 
 MAX_BARS = 120
 """Bars in one strip of step times: more would be thinner than a pixel on a phone."""
+
+FEW_BARS = 14
+"""Up to here bars fit the narrowest column at a fixed width."""
 
 
 def _fill(bucket: str) -> str:
@@ -44,9 +47,7 @@ def _svg(css: str, label: str, body: str, height: int) -> str:
 
 def stacked_bar(rows: Sequence[BudgetRow], words: Catalog, *, height: int = 28) -> str:
     """One step as one bar: busy parts in colour, idle parts grey, a hairline between parts."""
-    label = ", ".join(
-        f"{words.name('bucket', row.bucket)} {100 * row.share:.1f} %" for row in rows
-    )
+    label = ", ".join(f"{words.name('bucket', row.bucket)} {100 * row.share:.1f} %" for row in rows)
     body = "".join(
         f'<rect x="{100 * row.offset:.3f}%" width="{100 * row.exact:.3f}%" height="{height}" '
         f"{_fill(row.bucket)}/>"
@@ -63,7 +64,7 @@ def stacked_bar(rows: Sequence[BudgetRow], words: Catalog, *, height: int = 28) 
 def waterfall_bar(row: BudgetRow, *, height: int = 18) -> str:
     """The bar of one row of the waterfall: it starts where the row above ends."""
     body = (
-        f'<line x1="0" x2="100%" y1="{height - 0.5}" y2="{height - 0.5}" stroke="none"/>'
+        f'<rect width="100%" height="{height}" fill="#f5f6f8" class="f-soft"/>'
         f'<rect x="{100 * row.offset:.3f}%" width="{max(100 * row.exact, 0.25):.3f}%" '
         f'height="{height}" rx="1.5" {_fill(row.bucket)}/>'
     )
@@ -96,7 +97,7 @@ def gain_bar(reduction: float, low: float, high: float, *, height: int = 16) -> 
         'stroke="#1b1d21" stroke-width="1.5" class="s-text"/>'
         for end in (first, last)
     )
-    return _svg("gain", "", body, height)
+    return _svg("range", "", body, height)
 
 
 def step_strip(step_ms: Sequence[float], top_ms: float, label: str, *, height: int = 34) -> str:
@@ -107,11 +108,12 @@ def step_strip(step_ms: Sequence[float], top_ms: float, label: str, *, height: i
         values = [float(part.max()) for part in parts]
     if not values or top_ms <= 0:
         return ""
-    pitch = 100 / len(values)
-    gap = 0.22 if len(values) <= 40 else 0.1
+    # A few bars as wide as the page allows would be boxes: they get a fixed pitch in pixels.
+    pitch, unit = (14.0, "") if len(values) <= FEW_BARS else (100 / len(values), "%")
+    wide = 0.72 if len(values) <= 40 else 0.9
     body = "".join(
-        f'<rect x="{index * pitch:.3f}%" y="{height * (1 - min(value / top_ms, 1)):.1f}" '
-        f'width="{pitch * (1 - gap):.3f}%" height="{height * min(value / top_ms, 1):.1f}" '
+        f'<rect x="{index * pitch:.3f}{unit}" y="{height * (1 - min(value / top_ms, 1)):.1f}" '
+        f'width="{pitch * wide:.3f}{unit}" height="{height * min(value / top_ms, 1):.1f}" '
         'fill="#6b7280" class="f-step"/>'
         for index, value in enumerate(values)
     )

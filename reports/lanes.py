@@ -22,7 +22,7 @@ CLASSES = ("compute", "comm", "copy", "runtime", "annotation", "cpu", "python", 
 """What the timeline colours apart. `Category` has more kinds than an eye can tell apart."""
 
 MAX_LANES = 256
-"""Lanes of one trace that are drawn. A real rank has under a hundred; a hostile file has millions."""
+"""Lanes of one trace that are drawn: a real rank has under a hundred, a hostile file millions."""
 
 MIN_GAP_NS = 10_000
 """Idle gaps from here on get a mark of their own: shorter ones are a launch's own latency."""
@@ -33,7 +33,9 @@ HORIZON_NS = 2**50
 CATEGORIES = 16
 """Room for `Category` in a key of name and category; a power of two above its largest value."""
 
-_COLLECTIVE = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|deep_?ep", re.IGNORECASE)
+_COLLECTIVE = re.compile(
+    r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|deep_?ep", re.IGNORECASE
+)
 _CLASS_OF: dict[int, str] = {
     Category.CPU_OP: "cpu",
     Category.USER_ANNOTATION: "annotation",
@@ -107,18 +109,24 @@ def idle_gaps(start_ns: I64, end_ns: I64, shortest_ns: int = MIN_GAP_NS) -> tupl
 def _order_of_lanes(trace: Trace, code: NDArray[np.int32]) -> tuple[list[int], int]:
     """Codes (lane × 2 + marks) in display order, and how many are left out.
 
-    Streams come first, the fullest first; then threads, the one that launches most first.
+    Streams come first, the fullest first; then threads: the one whose annotations cover most time
+    (it runs the steps), then the one that launches most.
     """
     counts = np.bincount(code, minlength=2 * len(trace.lanes))
     launches = np.bincount(
         trace.lane[trace.category == Category.RUNTIME], minlength=len(trace.lanes)
+    )
+    annotated = np.flatnonzero(trace.category == Category.USER_ANNOTATION)
+    covered = np.bincount(
+        trace.lane[annotated], weights=trace.dur_ns[annotated], minlength=len(trace.lanes)
     )
 
     def place(item: int) -> tuple[object, ...]:
         lane = trace.lanes[item // 2]
         if lane.is_stream:
             return (0, lane.device, item % 2, -int(counts[item]), item)
-        return (1, 0, -int(launches[item // 2]), -int(counts[item]), item)
+        steps, calls = float(covered[item // 2]), int(launches[item // 2])
+        return (1, 0, -steps, -calls, -int(counts[item]), item)
 
     used = np.flatnonzero(counts)
     if len(used) > MAX_LANES:
@@ -126,11 +134,18 @@ def _order_of_lanes(trace: Trace, code: NDArray[np.int32]) -> tuple[list[int], i
     return sorted(used.tolist(), key=place), int(np.count_nonzero(counts)) - len(used)
 
 
+def _of_device(trace: Trace, device: int | None, label: str, words: Catalog) -> str:
+    """The label, with its device in front of it where the trace has several."""
+    if len({lane.device for lane in trace.lanes if lane.is_stream}) < 2:
+        return label
+    return words.say("lane.of_device", device=device, lane=label.lower())
+
+
 def _label(trace: Trace, code: int, words: Catalog) -> str:
     lane = trace.lanes[code // 2]
     if lane.is_stream:
         key = "lane.marks" if code % 2 else "lane.stream"
-        return words.say(key, device=lane.device, stream=lane.stream)
+        return _of_device(trace, lane.device, words.say(key, stream=lane.stream), words)
     name = text.clean(lane.name, 60).strip() or str(lane.tid)
     return name if name.lower().startswith("thread") else words.say("lane.thread", name=name)
 
@@ -170,7 +185,8 @@ def arrange(trace: Trace, zero_ns: int, words: Catalog, shortest_gap_ns: int) ->
             shortest_gap_ns,
         )
         if len(gaps[0]):
-            lanes.append(DrawnLane(words.say("lane.gaps", device=device), "gaps", len(gaps[0])))
+            label = _of_device(trace, device, words.say("lane.gaps"), words)
+            lanes.append(DrawnLane(label, "gaps", len(gaps[0])))
             parts.append(gaps)
     gap_count = sum(lane.count for lane in lanes)
     for index, item in enumerate(codes):
@@ -186,7 +202,9 @@ def arrange(trace: Trace, zero_ns: int, words: Catalog, shortest_gap_ns: int) ->
     )
 
 
-def busy_bins(trace: Trace, bins: int, most: int) -> tuple[list[tuple[str, NDArray[np.float64]]], int]:
+def busy_bins(
+    trace: Trace, bins: int, most: int, words: Catalog
+) -> tuple[list[tuple[str, NDArray[np.float64]]], int]:
     """The busy share of each device stream in equal parts of the trace's span.
 
     Returns:
@@ -220,5 +238,6 @@ def busy_bins(trace: Trace, bins: int, most: int) -> tuple[list[tuple[str, NDArr
         busy[at < 0] = 0
         share = np.clip(np.diff(busy) / ((last - first) / bins), 0, 1)
         here = trace.lanes[lane]
-        result.append((f"GPU {here.device} · {here.stream}", share))
+        label = _of_device(trace, here.device, words.say("lane.stream", stream=here.stream), words)
+        result.append((label, share))
     return result, len(used) - len(chosen)

@@ -18,7 +18,7 @@ MAX_VALUE = 2**53 - 1
 """The largest integer that a double holds exactly, and so the largest a page can read back."""
 
 DEFLATE_LEVEL = 2
-"""isal's level: 1.09 M events in 0.06 s of CPU and within 4 % of zlib's level 6, which takes 0.6 s."""
+"""isal's level: the smallest of its files, at a tenth of the CPU time of zlib's level 6."""
 
 
 def encode_column(values: NDArray[np.integer]) -> Iterator[bytes]:
@@ -27,7 +27,7 @@ def encode_column(values: NDArray[np.integer]) -> Iterator[bytes]:
     Args:
         values: integers, shape (n,); below 0 counts as 0, above `MAX_VALUE` as `MAX_VALUE`.
     """
-    if values.dtype == np.uint16 or values.dtype == np.uint32:
+    if values.dtype in (np.uint16, np.uint32):
         rest: NDArray[np.integer] = values
     else:
         rest = np.clip(values, 0, MAX_VALUE).astype(np.uint64)
@@ -64,7 +64,7 @@ def decode_column(data: bytes, offset: int, count: int) -> tuple[NDArray[np.uint
 
 def deflate(parts: Iterable[bytes]) -> bytes:
     """The parts as one zlib stream (what `DecompressionStream("deflate")` reads)."""
-    from isal import isal_zlib
+    from isal import isal_zlib  # noqa: PLC0415
 
     squeeze = isal_zlib.compressobj(DEFLATE_LEVEL)
     out = [squeeze.compress(part) for part in parts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis import Diagnosis, Finding, Window
+from gpuprof.diagnosis import Diagnosis, Finding, Window, to_json
 from gpuprof.reports import budget, charts, lanes, story, text
 from gpuprof.reports.words import Catalog
 from gpuprof.trace import Trace
@@ -33,8 +33,6 @@ LEGEND = tuple(name for name in lanes.CLASSES if name != "idle")
 
 def size_estimate(diagnosis: Diagnosis, traces: Sequence[Trace]) -> int:
     """About the bytes of the static page, on the large side: for the timeline's budget."""
-    from gpuprof.diagnosis import to_json
-
     strips = sum(
         min(STRIP_LANES, len({lane.stream for lane in trace.lanes if lane.is_stream})) or 1
         for trace in traces[:STRIP_TRACES]
@@ -54,7 +52,7 @@ def _finding(
     window_index: dict[int, int],
     words: Catalog,
 ) -> dict[str, Any]:
-    from markupsafe import Markup
+    from markupsafe import Markup  # noqa: PLC0415
 
     gain = finding.gain
     step = diagnosis.run.steps.median_ms
@@ -76,6 +74,9 @@ def _finding(
         "evidence": evidence,
         "confidence": story.confidence(finding.confidence, words),
         "ranks": story.ranks(finding.ranks, words) if many_ranks else "",
+        "share": words.say("finding.share", share=text.percent(finding.share))
+        if gain is None and finding.share > 0
+        else "",
         "late": words.say("finding.late", ranks=text.rank_list(finding.late_ranks))
         if finding.late_ranks
         else "",
@@ -95,12 +96,12 @@ def _finding(
         result["gain_range"] = words.say(
             "finding.gain.interval", low=text.percent(gain.low), high=text.percent(gain.high)
         )
-        result["gain_bar"] = Markup(charts.gain_bar(gain.reduction, gain.low, gain.high))  # noqa: S704
+        result["gain_bar"] = Markup(charts.gain_bar(gain.reduction, gain.low, gain.high))
     return result
 
 
 def _ranks(diagnosis: Diagnosis, words: Catalog) -> tuple[list[dict[str, Any]], float]:
-    from markupsafe import Markup
+    from markupsafe import Markup  # noqa: PLC0415
 
     top = max((max(rank.step_ms, default=0.0) for rank in diagnosis.ranks), default=0.0)
     many_devices = len({(rank.rank, rank.device_index) for rank in diagnosis.ranks}) > len(
@@ -129,25 +130,23 @@ def _ranks(diagnosis: Diagnosis, words: Catalog) -> tuple[list[dict[str, Any]], 
                 "title": name,
                 "late": rank.late,
                 "device": device,
-                "strip": Markup(charts.step_strip(rank.step_ms, top, label)),  # noqa: S704
-                "bar": Markup(charts.stacked_bar(rows, words, height=8)),  # noqa: S704
+                "strip": Markup(charts.step_strip(rank.step_ms, top, label)),
+                "bar": Markup(charts.stacked_bar(rows, words, height=8)),
                 "numbers": numbers,
             }
         )
     return result, top
 
 
-def _strips(
-    traces: Sequence[Trace], words: Catalog
-) -> tuple[list[dict[str, Any]], int]:
-    from markupsafe import Markup
+def _strips(traces: Sequence[Trace], words: Catalog) -> tuple[list[dict[str, Any]], int]:
+    from markupsafe import Markup  # noqa: PLC0415
 
     shown = [trace for trace in traces if len(trace)][:STRIP_TRACES]
     each = max(1, STRIP_LANES // max(len(shown), 1))
     figures = []
     left_out = 0
     for trace in shown:
-        found, more = lanes.busy_bins(trace, STRIP_BINS, each)
+        found, more = lanes.busy_bins(trace, STRIP_BINS, each, words)
         left_out += more
         if not found:
             continue
@@ -159,7 +158,7 @@ def _strips(
             {
                 "title": title,
                 "lanes": [
-                    {"label": label, "svg": Markup(charts.busy_strip(shares, label))}  # noqa: S704
+                    {"label": label, "svg": Markup(charts.busy_strip(shares, label))}
                     for label, shares in found
                 ],
             }
@@ -189,11 +188,15 @@ def render(
         has_timeline: whether data blocks follow.
         thinned: whether the timeline leaves events out (then its notes stand beside it too).
     """
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup, escape
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415
+    from markupsafe import Markup, escape  # noqa: PLC0415
 
     def plain(value: Any) -> Any:
-        return text.clean(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+        return (
+            text.clean(value)
+            if isinstance(value, str) and not hasattr(value, "__html__")
+            else value
+        )
 
     def code(value: str) -> Markup:
         return escape(text.clean_block(value))
@@ -211,8 +214,8 @@ def render(
         bytes=text.size,
         kernel=text.short_kernel_name,
         code=code,
-        waterfall=lambda row: Markup(charts.waterfall_bar(row)),  # noqa: S704
-        share_bar=lambda share: Markup(charts.share_bar(share)),  # noqa: S704
+        waterfall=lambda row: Markup(charts.waterfall_bar(row)),
+        share_bar=lambda share: Markup(charts.share_bar(share)),
         row_ms=lambda row: f"{text.number(row.ms, digits)}{text.NBSP}ms",
         row_share=lambda row: f"{text.number(100 * row.share, 1)}{text.NBSP}%",
     )
@@ -228,7 +231,7 @@ def render(
         language=words.language,
         say=words.say,
         name=words.name,
-        css=Markup(css),  # noqa: S704
+        css=Markup(css),
         policy=policy,
         headline=diagnosis.headline or words.say("untitled"),
         facts=story.run_facts(diagnosis, words),
@@ -239,7 +242,7 @@ def render(
         if len(diagnosis.warnings) == 1
         else words.say("warnings.top.many", count=text.count(len(diagnosis.warnings))),
         budget=rows,
-        stacked=Markup(charts.stacked_bar(rows, words)),  # noqa: S704
+        stacked=Markup(charts.stacked_bar(rows, words)),
         step_ms=step,
         step_total=f"{text.number(step, digits)}{text.NBSP}ms" if step is not None else "",
         share_total=f"100.0{text.NBSP}%",

@@ -26,9 +26,7 @@ class KeyFigure:
 
 def confidence(value: float, words: Catalog) -> str:
     """`high confidence (95 %)`."""
-    word = (
-        "high" if value >= HIGH_CONFIDENCE else "medium" if value >= MEDIUM_CONFIDENCE else "low"
-    )
+    word = "high" if value >= HIGH_CONFIDENCE else "medium" if value >= MEDIUM_CONFIDENCE else "low"
     return words.say(
         "finding.confidence", word=words.say(f"confidence.{word}"), percent=text.percent(value)
     )

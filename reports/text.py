@@ -110,10 +110,10 @@ def milliseconds(value: float, *, unit: bool = True) -> str:
         text, name = number(value / 1e3, 1), "s"
     elif size >= 100:
         text, name = number(value, 1 if size < 1_000 else 0), "ms"
-    elif size >= 0.1 or size == 0:
+    elif size >= 1 or size == 0:
         text, name = number(value, 1 if size >= 10 else 2), "ms"
     else:
-        text, name = number(value * 1e3, 1 if size < 0.01 else 0), "µs"
+        text, name = number(value * 1e3, 0 if size >= 0.1 else 1), "µs"
     return f"{text}{NBSP}{name}" if unit else text
 
 

@@ -15,7 +15,7 @@ from gpuprof.reports.lanes import CATEGORIES, Arranged, DrawnLane
 from gpuprof.trace import Bools
 
 BUCKET_TIMES = 16
-"""A bucket is this many times the shortest event that stays: blocks stay a small part of the file."""
+"""A bucket is this many times the shortest event that stays: blocks stay few in the file."""
 
 Span = tuple[int, int]
 """Start and end in ns from the timeline's zero."""
@@ -29,9 +29,7 @@ def inside(events: Arranged, windows: Sequence[Span]) -> Bools:
     return mask
 
 
-def thin(
-    events: Arranged, windows: Sequence[Span], shortest_ns: int, merged_key: int
-) -> Arranged:
+def thin(events: Arranged, windows: Sequence[Span], shortest_ns: int, merged_key: int) -> Arranged:
     """Keeps events of the windows and those of at least `shortest_ns`, merges the rest.
 
     Args:

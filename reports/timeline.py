@@ -32,7 +32,7 @@ from gpuprof.reports.words import Catalog
 from gpuprof.trace import I64, Category, Trace
 
 TICK_NS = 100
-"""Resolution of the timeline. 1 ns costs 1.6 times the bytes, and no screen shows the difference."""
+"""Resolution of the timeline. 1 ns costs 1.6 times the bytes for what no screen shows."""
 
 BYTES_PER_EVENT = 2.6
 """Base64 bytes an event takes in real traces (2.2 to 2.9): only for a first guess at what fits."""
@@ -146,7 +146,7 @@ def _name_ids(
             local = table[chunk.key]
         else:  # more names than events: a table of all of them would be larger than the trace
             keys, local, counts = np.unique(chunk.key, return_inverse=True, return_counts=True)
-        pairs = []
+        pairs: list[tuple[str, int]] = []
         merged, gap = merged_key(trace), gap_key(trace)
         rare = int(np.sort(counts)[-MAX_NAMES]) if len(keys) > MAX_NAMES else 0
         for key, count in zip(keys.tolist(), counts.tolist(), strict=True):

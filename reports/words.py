@@ -122,7 +122,7 @@ ENGLISH: Mapping[str, str] = {
     "finding.gain.up_to": "up to",
     "finding.gain.none": "no gain quoted",
     "finding.confidence": "{word} confidence ({percent})",
-    "finding.share": "{share} of the step",
+    "finding.share": "takes {share} of the step",
     "finding.ranks": "rank {ranks}",
     "finding.ranks.many": "ranks {ranks}",
     "finding.late": "late: rank {ranks}",
@@ -159,8 +159,8 @@ ENGLISH: Mapping[str, str] = {
     "rank.some_late": "Late: rank {ranks}. The others wait for it.",
     "rank.legend": "Bars show one step each; the stacked bar is the rank's own budget.",
     # timeline
-    "timeline.intro": "The view opens on the decisive steps. Everything drawn is the recording; "
-    "each column shows the exact busy share of its time.",
+    "timeline.intro": "Opens on the decisive steps; what the findings point at is shaded. Where "
+    "events are too short to draw, the strength of a column is its exact busy share.",
     "timeline.unsupported": "This browser cannot unpack the timeline; the strip shows the busy "
     "share of each stream.",
     "timeline.static": "Busy share of each device stream over the recording, {span} in all.",
@@ -199,9 +199,10 @@ ENGLISH: Mapping[str, str] = {
     "timeline.window": "finding {number}",
     "timeline.deep": "{count} events nested deeper than {limit} levels are not drawn",
     "timeline.rank": "Rank {rank}",
-    "lane.stream": "GPU {device} · stream {stream}",
-    "lane.marks": "GPU {device} · stream {stream} · marks",
-    "lane.gaps": "GPU {device} · idle gaps",
+    "lane.stream": "Stream {stream}",
+    "lane.marks": "Stream {stream} · marks",
+    "lane.gaps": "Idle gaps",
+    "lane.of_device": "GPU {device} · {lane}",
     "lane.thread": "Thread {name}",
     "class.compute": "compute kernel",
     "class.comm": "communication kernel",

@@ -69,7 +69,7 @@ function drawRow(cx, row, view, theme, names, y, height, strength, labels) {
       cx.globalAlpha = strength;
       cx.fillStyle = theme.fill[id[1]];
       if (idle) cx.fillRect(a, y + height / 2 - 1.5, Math.max(1, b - a - 0.6), 3);
-      else cx.fillRect(a, y, Math.max(1, b - a - 0.6), height);
+      else cx.fillRect(a, y, Math.max(1, b - a - (b - a > 6 ? 0.6 : 0)), height);
       if (labels && b - a > 26) {
         const text = fitText(cx, idle ? `${id[0]} ${duration(row.e[i] - row.s[i])}` : id[2] || id[0], b - a - 8);
         if (text && idle) {

@@ -202,7 +202,7 @@ function openTimeline(meta, lanes, events, deep) {
   function resize() {
     const ratio = window.devicePixelRatio || 1;
     const room = Math.max(260, Math.min(620, Math.round(window.innerHeight * 0.68)));
-    canvas.style.height = `${Math.min(room, content + RULER + 8)}px`;
+    canvas.style.height = `${Math.min(room, content + RULER + 10)}px`;
     width = canvas.clientWidth;
     height = canvas.clientHeight;
     labels = width < 560 ? 104 : 190;

@@ -1,0 +1,202 @@
+"""The verdict on a terminal, in about thirty lines.
+
+Everything from the diagnosis is printed as plain text: rich's markup is off, and `text.clean` takes
+escape sequences out of names. Colours follow the console, which honours `NO_COLOR`.
+"""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from gpuprof.diagnosis import Diagnosis, Finding
+from gpuprof.reports import budget, story, text
+from gpuprof.reports.words import Catalog, catalog
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FULL_FINDINGS = 3
+"""Findings that are spelled out; the rest is one line. The page has them all."""
+
+NOTES = 3
+"""Warnings that are printed; the page has them all."""
+
+BAR_WIDTH = 28
+"""Columns of a full bar in a wide terminal."""
+
+_STYLES = {
+    "compute": "blue",
+    "communication": "dark_orange",
+    "copy": "cyan",
+    "critical": "bold red",
+    "warning": "yellow",
+    "info": "default",
+}
+
+
+class _Printer:
+    """Prints wrapped lines with a hanging indent, in the width and encoding of a console."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.width = max(20, console.width)
+        self.unicode = (console.encoding or "").lower().startswith("utf")
+
+    def plain(self, value: str) -> str:
+        value = text.clean(value).replace(text.NBSP, " ").replace("\u202f", " ")
+        if self.unicode:
+            return value
+        for fancy, ascii_ in (
+            ("–", "-"),
+            ("−", "-"),
+            ("µ", "u"),
+            ("×", "x"),
+            ("…", "..."),
+            ("·", "-"),
+        ):
+            value = value.replace(fancy, ascii_)
+        return value.encode("ascii", "replace").decode("ascii")
+
+    def line(self, value: str, style: str = "", indent: int = 0, first: str = "") -> None:
+        """One paragraph. `first` stands in the indent of its first line."""
+        from rich.text import Text  # noqa: PLC0415
+
+        lines = wrap(
+            self.plain(value),
+            self.width,
+            initial_indent=self.plain_keep(first).ljust(indent),
+            subsequent_indent=" " * indent,
+            break_on_hyphens=False,
+        )
+        for item in lines or [""]:
+            self.console.print(Text(item, style), soft_wrap=True)
+
+    def parts(self, parts: list[tuple[str, str]]) -> None:
+        """One line of differently styled parts, cut at the width."""
+        from rich.text import Text  # noqa: PLC0415
+
+        line = Text.assemble(*((self.plain_keep(value), style) for value, style in parts))
+        line.truncate(self.width)
+        line.rstrip()
+        self.console.print(line, soft_wrap=True)
+
+    def plain_keep(self, value: str) -> str:
+        """Like `plain`, but keeps the spaces that align columns."""
+        stripped = value.strip(" ")
+        if not stripped:
+            return value
+        at = value.index(stripped)
+        return value[:at] + self.plain(stripped) + value[at + len(stripped) :]
+
+    def gap(self) -> None:
+        self.console.print()
+
+
+def _budget(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
+    step = diagnosis.run.steps.median_ms
+    rows = budget.rows(diagnosis.budget, step)
+    if not rows:
+        out.line(words.say("budget.none"))
+        return
+    names = [words.name("bucket", row.bucket) for row in rows]
+    first = min(max(len(name) for name in names), 24)
+    bar = max(0, min(BAR_WIDTH, out.width - first - 24))
+    full = "█" if out.unicode else "#"
+    title = words.say("section.budget")
+    if step is not None:
+        title += f" ({text.milliseconds(step)})"
+    out.line(title, "bold")
+    for row, name in zip(rows, names, strict=True):
+        length = round(row.exact * bar) if bar >= 8 else 0
+        ms = (
+            f"{text.number(row.ms, 2 if step and step < 10 else 1)} ms"
+            if row.ms is not None
+            else ""
+        )
+        parts = [(f"  {name[:first].ljust(first)} ", "")]
+        if bar >= 8:
+            mark = full if not row.idle else ("░" if out.unicode else ".")
+            shown = mark * max(length, 1)
+            parts.append((shown.ljust(bar) + " ", _STYLES.get(row.bucket, "dim")))
+        parts += [(ms.rjust(10), ""), (f"{text.number(100 * row.share, 1)} %".rjust(8), "")]
+        out.parts(parts)
+
+
+def _finding(
+    number: int, finding: Finding, diagnosis: Diagnosis, out: _Printer, words: Catalog
+) -> None:
+    gain = finding.gain
+    step = diagnosis.run.steps.median_ms
+    if gain is None:
+        saving = words.say("finding.gain.none")
+    else:
+        saving = text.percent_range(gain.low, gain.high)
+        if step is not None:
+            saving = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))} ({saving})"
+    title = f"{finding.title}: {saving}"
+    out.line(title, _STYLES.get(finding.severity, ""), indent=3, first=f"{number}.")
+    if finding.evidence:
+        out.line(finding.evidence[0].text, indent=3)
+    if finding.late_ranks:
+        out.line(words.say("finding.late", ranks=text.rank_list(finding.late_ranks)), indent=3)
+    for place in finding.where[:1]:
+        spot = text.clean(place.file, 300) + (f":{place.line}" if place.line is not None else "")
+        code = f"  {text.clean(place.code, 120)}" if place.code else ""
+        out.line(f"{words.say('terminal.at')} {spot}{code}", "dim", indent=3)
+    for fix in finding.fixes[:1]:
+        arrow = "→" if out.unicode else "->"
+        out.line(fix.title, "green", indent=4 + len(arrow), first=f"   {arrow} ")
+
+
+def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
+    """Prints the verdict.
+
+    Args:
+        console: where to; its width, encoding and colour settings are followed.
+
+    Raises:
+        GpuprofError: the language is unknown.
+    """
+    words = catalog(lang)
+    out = _Printer(console)
+    out.line(diagnosis.headline or words.say("untitled"), "bold")
+    facts = [*story.run_facts(diagnosis, words)]
+    out.line(" · ".join(facts), "dim")
+    out.line(story.together(diagnosis, words))
+    bound = diagnosis.bound
+    verdict = f"{words.say('terminal.bound')} {words.name('bound', bound.class_).lower()}"
+    if bound.also:
+        also = ", ".join(words.name("bound", item).lower() for item in bound.also)
+        verdict += f" ({words.say('key.also', also=also)})"
+    verdict += f", {words.say('key.confidence', percent=text.percent(bound.confidence))}"
+    out.line(f"{verdict}. {bound.why}" if bound.why else f"{verdict}.")
+    out.gap()
+    _budget(diagnosis, out, words)
+    out.gap()
+    if diagnosis.findings:
+        out.line(
+            f"{words.say('section.findings')} ({words.say('section.findings.order')[:-1].lower()})",
+            "bold",
+        )
+        for number, finding in enumerate(diagnosis.findings[:FULL_FINDINGS], 1):
+            _finding(number, finding, diagnosis, out, words)
+        rest = diagnosis.findings[FULL_FINDINGS:]
+        if rest:
+            names = "; ".join(finding.title for finding in rest)
+            out.line(words.say("terminal.more", count=len(rest), names=names), indent=3)
+    else:
+        out.line(words.say("findings.none"), "bold")
+    out.gap()
+    for key, causes in (
+        ("section.ruled_out", [item.cause for item in diagnosis.ruled_out]),
+        ("section.not_judged", [item.cause for item in diagnosis.not_judged]),
+    ):
+        if causes:
+            names = ", ".join(words.name("cause", cause).lower() for cause in causes)
+            out.line(f"{words.say(key)}: {names}.", "dim")
+    for warning in diagnosis.warnings[:NOTES]:
+        out.line(warning, "yellow", indent=2, first="!")
+    more = len(diagnosis.warnings) - NOTES
+    if more > 0:
+        out.line(words.say("data.more", count=text.count(more)), indent=2)
