@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuprof.analyzers.convolutions import convolution_outputs
 from gpuprof.analyzers.device_columns import DTYPES, NameColumns
-from gpuprof.analyzers.flops import OpCost, convolution_outputs, cost_of, is_countable
+from gpuprof.analyzers.flops import OpCost, cost_of, is_countable
 from gpuprof.analyzers.kernels import Kind
 from gpuprof.analyzers.launches import Launches
 from gpuprof.trace import Category, Trace

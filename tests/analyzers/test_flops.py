@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuprof.analyzers.convolutions import CONVOLUTIONS, convolution_outputs
 from gpuprof.analyzers.flops import (
-    CONVOLUTIONS,
     MATRIX,
     OpCost,
-    convolution_outputs,
     cost_of,
     is_countable,
 )
