@@ -91,7 +91,7 @@ _LOAD = ("load_1m",)
 
 
 def read_load(text: str) -> list[Value]:
-    return [float(text.split()[0])]
+    return [float(text.split(maxsplit=1)[0])]
 
 
 _MEMORY = (

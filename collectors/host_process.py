@@ -207,4 +207,8 @@ def _fields(path: Path) -> dict[str, int]:
     except OSError:
         return {}
     pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return {key: int(rest.split()[0]) for key, rest in pairs if rest.split()[:1] and rest.split()[0].isdigit()}
+    return {
+        key: int(rest.split()[0])
+        for key, rest in pairs
+        if rest.split()[:1] and rest.split()[0].isdigit()
+    }
