@@ -71,7 +71,8 @@ class Series:
     @property
     def ok(self) -> Bools:
         """Which reads succeeded, (n,)."""
-        return self.status == Status.OK
+        succeeded: Bools = self.status == Status.OK
+        return succeeded
 
     def good(self) -> tuple[I64, F64]:
         """Times and values of the reads that succeeded."""
@@ -239,6 +240,7 @@ def series(
     scope: str,
     time_ns: I64,
     value: F64,
+    *,
     status: U8 | None = None,
     read_ns: I64 | None = None,
 ) -> Series:

@@ -1,4 +1,4 @@
-"""Reads the sampler's recording: `NODE-0000.jsonl`, `NODE-0001.jsonl.gz`, … (gpuprof.sample_format).
+"""Reads the sampler's recording: `NODE-0000.jsonl`, `NODE-0001.jsonl.gz`, … (sample_format.py).
 
 A recording that was cut off yields what it holds: half a last line, a damaged compressed segment
 and lines of a newer version are counted and left out.
@@ -293,7 +293,7 @@ class _Builder:
             status = np.zeros(len(column), dtype=np.uint8)
             if failed.any():
                 status[failed] = _status_at(name, table.changes, changed_at, time[failed])
-            yield name, series(name, table.columns.scope, unix, column, status, took)
+            yield name, series(name, table.columns.scope, unix, column, status=status, read_ns=took)
 
     def _ring(self, name: str, scope: str, rings: list[Ring]) -> Series:
         times = [ring.t + 1000 * np.cumsum([0, *ring.dt], dtype=np.int64) for ring in rings]
@@ -314,7 +314,8 @@ class _Builder:
             (marks - marks[0]).astype(np.float64),
             (offsets - offsets[0]).astype(np.float64),
         )
-        return t + offsets[0] + drift.astype(np.int64)
+        unix: I64 = t + offsets[0] + drift.astype(np.int64)
+        return unix
 
 
 def _status_at(name: str, changes: list[StatusChange], changed_at: I64, time: I64) -> U8:
@@ -327,8 +328,9 @@ def _status_at(name: str, changes: list[StatusChange], changed_at: I64, time: I6
 def _merged(parts: list[Series]) -> Series:
     if len(parts) == 1:
         return parts[0]
-    joined = (
+    time_ns, value, status, read_ns = (
         np.concatenate([getattr(part, name) for part in parts])
         for name in ("time_ns", "value", "status", "read_ns")
     )
-    return series(parts[0].metric, parts[0].scope, *joined)
+    metric, scope = parts[0].metric, parts[0].scope
+    return series(metric, scope, time_ns, value, status=status, read_ns=read_ns)
