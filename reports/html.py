@@ -115,7 +115,7 @@ def _pieces(
     drawn = None
     notes: tuple[str, ...] = ()
     if room >= MIN_TIMELINE_BYTES:
-        drawn = timeline.pack(traces, windows, words, limit_bytes=room)
+        drawn = timeline.pack(traces, windows, words, limit_bytes=room, file_bytes=max_bytes)
     if drawn is not None:
         notes = drawn.notes
     elif sum(len(trace) for trace in traces):

@@ -262,7 +262,9 @@ def render(
         strips_left_out=words.say("timeline.more_lanes", count=text.count(strips_left_out))
         if strips_left_out
         else "",
-        timeline_short=list(notes) if thinned or not has_timeline else [],
+        timeline_short=list(notes[1:] if has_timeline else notes)
+        if thinned or notes and not has_timeline
+        else [],
         timeline_notes=list(notes),
         kernels_have_limit=any(
             row.limit or row.achieved_frac is not None for row in diagnosis.kernels

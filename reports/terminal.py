@@ -6,6 +6,7 @@ escape sequences out of names. Colours follow the console, which honours `NO_COL
 
 from __future__ import annotations
 
+import re
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ NOTES = 3
 
 BAR_WIDTH = 28
 """Columns of a full bar in a wide terminal."""
+
+_UNIT = re.compile(r"(?<=\d) (?=%|(?:ns|µs|us|ms|s|kB|MB|GB|GB/s|TFLOP/s|W)\b)")
+"""The space between a number and its unit, where a line must not break."""
 
 _STYLES = {
     "compute": "blue",
@@ -44,7 +48,7 @@ class _Printer:
         self.unicode = (console.encoding or "").lower().startswith("utf")
 
     def plain(self, value: str) -> str:
-        value = text.clean(value).replace(text.NBSP, " ").replace("\u202f", " ")
+        value = _UNIT.sub(text.NBSP, text.clean(value))
         if self.unicode:
             return value
         for fancy, ascii_ in (
@@ -56,7 +60,8 @@ class _Printer:
             ("·", "-"),
         ):
             value = value.replace(fancy, ascii_)
-        return value.encode("ascii", "replace").decode("ascii")
+        words = value.replace("\u202f", " ").split(text.NBSP)
+        return text.NBSP.join(word.encode("ascii", "replace").decode("ascii") for word in words)
 
     def line(self, value: str, style: str = "", indent: int = 0, first: str = "") -> None:
         """One paragraph. `first` stands in the indent of its first line."""
@@ -70,16 +75,22 @@ class _Printer:
             break_on_hyphens=False,
         )
         for item in lines or [""]:
-            self.console.print(Text(item, style), soft_wrap=True)
+            self.console.print(Text(self.spaced(item), style), soft_wrap=True)
 
     def parts(self, parts: list[tuple[str, str]]) -> None:
         """One line of differently styled parts, cut at the width."""
         from rich.text import Text  # noqa: PLC0415
 
-        line = Text.assemble(*((self.plain_keep(value), style) for value, style in parts))
+        line = Text.assemble(
+            *((self.spaced(self.plain_keep(value)), style) for value, style in parts)
+        )
         line.truncate(self.width)
         line.rstrip()
         self.console.print(line, soft_wrap=True)
+
+    def spaced(self, value: str) -> str:
+        """Plain spaces for those that only kept a number and its unit on one line."""
+        return value.replace(text.NBSP, " ").replace("\u202f", " ")
 
     def plain_keep(self, value: str) -> str:
         """Like `plain`, but keeps the spaces that align columns."""

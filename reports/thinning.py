@@ -24,20 +24,29 @@ Span = tuple[int, int]
 def inside(events: Arranged, windows: Sequence[Span]) -> Bools:
     """Which events touch one of the windows, bool (n,)."""
     mask = np.zeros(len(events.start_ns), dtype=np.bool_)
+    if not windows:
+        return mask
+    last = max(end for _, end in windows)
+    first = min(start for start, _ in windows)
+    near = np.flatnonzero((events.start_ns < last) & (events.end_ns > first))
+    starts, ends = events.start_ns[near], events.end_ns[near]
+    hit = np.zeros(len(near), dtype=np.bool_)
     for start, end in windows:
-        mask |= (events.start_ns < end) & (events.end_ns > start)
+        hit |= (starts < end) & (ends > start)
+    mask[near[hit]] = True
     return mask
 
 
-def thin(events: Arranged, windows: Sequence[Span], shortest_ns: int, merged_key: int) -> Arranged:
-    """Keeps events of the windows and those of at least `shortest_ns`, merges the rest.
+def thin(events: Arranged, kept: Bools, shortest_ns: int, merged_key: int) -> Arranged:
+    """Keeps the `kept` events and those of at least `shortest_ns`, merges the rest.
 
     Args:
+        kept: events that stay whatever their length, bool (n,): see `inside`.
         merged_key: key of the name that merged events go by, category 0.
     """
     duration = events.end_ns - events.start_ns
     lane = events.lane_index()
-    keep = (duration >= shortest_ns) | inside(events, windows)
+    keep = (duration >= shortest_ns) | kept
     # An event is outermost when it starts behind all that started before it in its lane. Lanes are
     # set apart by more than any time, so that one running maximum serves all of them.
     apart = int(events.end_ns.max(initial=0)) + 1
@@ -46,7 +55,6 @@ def thin(events: Arranged, windows: Sequence[Span], shortest_ns: int, merged_key
     outermost[1:] = events.start_ns[1:] + lane[1:] * apart >= np.maximum.accumulate(end)[:-1]
 
     short = np.flatnonzero(~keep & outermost)
-    duration = duration.copy()
     key = events.key.copy()
     if len(short):
         category = key[short] % CATEGORIES

@@ -29,13 +29,16 @@ from gpuprof.reports.lanes import (
 )
 from gpuprof.reports.thinning import Span, inside, thin
 from gpuprof.reports.words import Catalog
-from gpuprof.trace import I64, Category, Trace
+from gpuprof.trace import I64, Bools, Category, Trace
 
 TICK_NS = 100
 """Resolution of the timeline. 1 ns costs 1.6 times the bytes for what no screen shows."""
 
 BYTES_PER_EVENT = 2.6
 """Base64 bytes an event takes in real traces (2.2 to 2.9): only for a first guess at what fits."""
+
+FIRST_GUESS = 0.7
+"""Part of the events that would fit which stay unmerged: the merged blocks need room as well."""
 
 MAX_NAMES = 60_000
 """Distinct names; ids fit 16 bits in the page."""
@@ -100,9 +103,10 @@ def _view(traces: Sequence[Trace], windows: Sequence[tuple[int, Window]]) -> _Vi
 
 
 def _steps(trace: Trace, zero_ns: int) -> list[Span]:
-    """Spans of the host's ProfilerStep annotations, in order of time."""
+    """Spans of the host's ProfilerStep annotations (operators in old traces), in order of time."""
     mask = trace.name_mask(lambda name: name.startswith("ProfilerStep"))
-    rows = np.flatnonzero(mask & (trace.category == Category.USER_ANNOTATION))
+    on_host = np.isin(trace.category, (Category.USER_ANNOTATION, Category.CPU_OP))
+    rows = np.flatnonzero(mask & on_host)
     start = trace.start_ns[rows] - zero_ns
     return list(zip(start.tolist(), (start + trace.dur_ns[rows]).tolist(), strict=True))
 
@@ -246,19 +250,13 @@ def _group_label(trace: Trace, count: int, words: Catalog) -> str:
     return words.say("timeline.rank", rank=trace.meta.rank)
 
 
-def _shortest(
-    chunks: Sequence[Arranged], kept: Sequence[Sequence[Span]], target: int
-) -> tuple[int, bool]:
+def _shortest(chunks: Sequence[Arranged], kept: Sequence[Bools], target: int) -> tuple[int, bool]:
     """The duration from which events stay outside the windows so that about `target` are left, and
     whether the events of the windows alone leave room for that."""
-    durations = []
-    must = 0
-    for chunk, windows in zip(chunks, kept, strict=True):
-        inner = inside(chunk, windows)
-        must += int(np.count_nonzero(inner))
-        durations.append((chunk.end_ns - chunk.start_ns)[~inner])
-    outer = np.concatenate(durations)
-    left = target - must
+    outer = np.concatenate(
+        [(chunk.end_ns - chunk.start_ns)[~mask] for chunk, mask in zip(chunks, kept, strict=True)]
+    )
+    left = target - (sum(len(mask) for mask in kept) - len(outer))
     if left >= len(outer):
         return 0, True
     rank = len(outer) - 1 - max(left, 0)
@@ -271,6 +269,7 @@ def pack(
     words: Catalog,
     *,
     limit_bytes: int,
+    file_bytes: int | None = None,
 ) -> Timeline | None:
     """Packs the traces into at most `limit_bytes` of text.
 
@@ -281,6 +280,7 @@ def pack(
     Args:
         traces: one per rank.
         windows: decisive stretches with the number of their finding, the most important first.
+        file_bytes: the limit of the whole file, which the notes speak of.
 
     Returns:
         None when there are no events, or when nothing fits.
@@ -299,18 +299,18 @@ def pack(
     shortest = 0
     chunks: Sequence[Arranged] = whole
     if everything * BYTES_PER_EVENT > 1.3 * limit_bytes:  # no use to try
-        target = int(0.85 * limit_bytes / BYTES_PER_EVENT)
+        target = int(FIRST_GUESS * limit_bytes / BYTES_PER_EVENT)
     for _ in range(ATTEMPTS):
         if target < everything:
-            spans = _spans(view, windows_kept, len(traces))
-            shortest, room = _shortest(whole, spans, target)
+            kept = _kept(whole, view, windows_kept)
+            shortest, room = _shortest(whole, kept, target)
             while not room and windows_kept:
                 windows_kept //= 2
-                spans = _spans(view, windows_kept, len(traces))
-                shortest, room = _shortest(whole, spans, target)
+                kept = _kept(whole, view, windows_kept)
+                shortest, room = _shortest(whole, kept, target)
             chunks = [
-                thin(chunk, span, shortest, merged_key(trace))
-                for chunk, span, trace in zip(whole, spans, traces, strict=True)
+                thin(chunk, mask, shortest, merged_key(trace))
+                for chunk, mask, trace in zip(whole, kept, traces, strict=True)
             ]
         data, meta, names_left_out = _assemble(traces, chunks, view, limit_bytes, words)
         size = len(data) + len(meta)
@@ -323,7 +323,7 @@ def pack(
                 notes.append(
                     words.say(
                         "note.merged",
-                        limit=text.size(limit_bytes),
+                        limit=text.size(file_bytes or limit_bytes),
                         kept=text.count(drawn),
                         total=text.count(everything),
                         shortest=text.milliseconds(shortest / 1e6),
@@ -333,7 +333,7 @@ def pack(
                 notes.append(
                     words.say(
                         "note.windows_cut",
-                        limit=text.size(limit_bytes),
+                        limit=text.size(file_bytes or limit_bytes),
                         cut=len(view.windows) - windows_kept,
                         all=len(view.windows),
                     )
@@ -351,9 +351,9 @@ def pack(
     return None
 
 
-def _spans(view: _View, count: int, traces: int) -> list[list[Span]]:
-    """The first `count` windows by trace."""
-    spans: list[list[Span]] = [[] for _ in range(traces)]
-    for index, span, _ in view.windows[:count]:
-        spans[index].append(span)
-    return spans
+def _kept(chunks: Sequence[Arranged], view: _View, count: int) -> list[Bools]:
+    """For each trace, which events touch one of the first `count` windows."""
+    return [
+        inside(chunk, [span for trace, span, _ in view.windows[:count] if trace == index])
+        for index, chunk in enumerate(chunks)
+    ]

@@ -215,9 +215,9 @@ ENGLISH: Mapping[str, str] = {
     "merged.name": "short events, merged",
     "other.name": "(name left out)",
     "note.resolution": "Timeline times are cut to {tick}.",
-    "note.merged": "To stay under {limit}, the timeline holds {kept} of {total} events: every "
-    "event of the decisive windows, and elsewhere only those of at least {shortest}. Shorter ones "
-    "are merged into blocks that keep their summed time; nested ones are left out.",
+    "note.merged": "To keep the file under {limit}, the timeline draws {kept} marks for {total} "
+    "events: every event of the decisive windows, and elsewhere those of at least {shortest}. "
+    "Shorter ones are merged into blocks that keep their summed time; nested ones are left out.",
     "note.windows_cut": "The decisive windows alone are over {limit}: {cut} of {all} windows are "
     "reduced as well.",
     "note.no_timeline": "The timeline was left out: it does not fit into {limit}.",

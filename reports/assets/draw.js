@@ -51,6 +51,11 @@ function fitText(cx, text, width) {
   return shown.length < text.length ? `${shown.slice(0, -1)}…` : shown;
 }
 
+// A gap says how long it is, or nothing: half a number would be a wrong one.
+function fitIdle(cx, word, ns, width) {
+  return [`${word} ${duration(ns)}`, duration(ns)].find((text) => cx.measureText(text).width <= width) || '';
+}
+
 // Draws one row into [left, right) at y. Events of two pixels and more are exact; shorter ones are
 // summed by pixel column: the opacity is the busy share from the prefix sums, the colour that of the
 // longest. The last event of a column may be long: it goes back to the exact branch.
@@ -71,7 +76,7 @@ function drawRow(cx, row, view, theme, names, y, height, strength, labels) {
       if (idle) cx.fillRect(a, y + height / 2 - 1.5, Math.max(1, b - a - 0.6), 3);
       else cx.fillRect(a, y, Math.max(1, b - a - (b - a > 6 ? 0.6 : 0)), height);
       if (labels && b - a > 26) {
-        const text = fitText(cx, idle ? `${id[0]} ${duration(row.e[i] - row.s[i])}` : id[2] || id[0], b - a - 8);
+        const text = idle ? fitIdle(cx, id[0], row.e[i] - row.s[i], b - a - 24) : fitText(cx, id[2] || id[0], b - a - 8);
         if (text && idle) {
           const w = cx.measureText(text).width;
           const c = (a + b) / 2;
