@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,8 @@ class DeviceAccount:
 @dataclass(frozen=True, slots=True)
 class RankAccount:
     """One rank. is_communication, is_copy, is_transfer: kind of each device row, (n_device,);
-    a transfer is a copy between host and device."""
+    a transfer is a copy between host and device. attribution: the account of a window with stacks,
+    whose times are distorted."""
 
     rank: int
     trace: Trace
@@ -70,6 +71,16 @@ class RankAccount:
     is_copy: Bools
     is_transfer: Bools
     devices: tuple[DeviceAccount, ...]
+    attribution: RankAccount | None = None
+
+    @property
+    def lines(self) -> RankAccount:
+        """The account to ask for the user's lines: of the attribution window, if there is one."""
+        return self.attribution or self
+
+    def with_lines(self, attribution: RankAccount) -> RankAccount:
+        """The same with a trace of later steps that has stacks, used for lines only."""
+        return replace(self, attribution=attribution)
 
     @property
     def main(self) -> DeviceAccount:

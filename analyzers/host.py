@@ -24,6 +24,10 @@ LABELS = ("checkpoint", "input", "allocator", "sync", "communication_host")
 """Labels by precedence; what none of them covers is `host`: Python, the dispatcher, the launch
 calls themselves, garbage collection, compilation."""
 
+SMALL_BYTES = 64 * 1024
+"""Up to 64 KiB a copy out of pageable memory is staged at once (CUDA's documentation of its
+synchronization behaviour); a host that waits for such a copy waits for the work before it."""
+
 SAME_COPY_NS = 50_000
 """PyTorch's blocking copy is an asynchronous copy and, within some 10 µs, a stream synchronize."""
 
@@ -70,6 +74,8 @@ class Blocking(IntEnum):
     """A copy to the host whose result the host needs: `.item()`, `.cpu()`, `.tolist()`."""
     TO_DEVICE = 2
     """A copy out of pageable memory: the host waits until it has been staged or is done."""
+    SMALL_TO_DEVICE = 3
+    """One of at most `SMALL_BYTES`: it costs by what it waits for, not by what it carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +244,10 @@ def _blocking_calls(trace: Trace, launches: Launches) -> BlockingCalls:
     by_name = trace.name_mask(_BLOCKING_COPY.match)[call] if len(copies) else np.zeros(0, np.bool_)
     waited = by_name | (launches.call_end_ns[copies] >= launches.end_ns[copies])
     to_device = trace.name_mask(lambda name: "HtoD" in name or "HostToDevice" in name)
-    direction = np.where(
-        to_device[trace.device.rows[copies]], int(Blocking.TO_DEVICE), int(Blocking.TO_HOST)
-    )
+    size = trace.device.bytes[copies]
+    small = (size >= 0) & (size <= SMALL_BYTES)
+    inward = np.where(small, int(Blocking.SMALL_TO_DEVICE), int(Blocking.TO_DEVICE))
+    direction = np.where(to_device[trace.device.rows[copies]], inward, int(Blocking.TO_HOST))
     rows = np.concatenate((syncs, call[waited]))
     kinds = np.concatenate((_sync_kinds(trace, syncs, call, direction), direction[waited]))
     order = np.argsort(trace.start_ns[rows], kind="stable")

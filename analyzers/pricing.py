@@ -138,7 +138,13 @@ class DevicePricing:
         if part == "checkpoint":
             return Change(work_scale={"checkpoint": 0.0}, skip=(int(Region.CHECKPOINT),))
         if part == "sync":
-            return Change(free=(int(Blocking.SYNCHRONIZE), int(Blocking.TO_HOST)))
+            return Change(
+                free=(
+                    int(Blocking.SYNCHRONIZE),
+                    int(Blocking.TO_HOST),
+                    int(Blocking.SMALL_TO_DEVICE),
+                )
+            )
         if part == "copies":
             # Pinned, asynchronous and on their own stream: the host does not wait, and the copy
             # runs beside the kernels.

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from gpuprof.analyzers.account import DeviceAccount, RankAccount
+from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.facts import RunFacts
 from gpuprof.analyzers.pricing import Price, trusted
-from gpuprof.analyzers.ranks import RankComparison
 from gpuprof.analyzers.roofline import RooflineSummary
 from gpuprof.diagnosis import (
     CAUSES,
@@ -33,6 +33,9 @@ from gpuprof.diagnosis import (
     Severity,
     Window,
 )
+
+if TYPE_CHECKING:
+    from gpuprof.analyzers.ranks import RankComparison
 
 NAMED_FROM = 0.05
 CRITICAL_FROM = 0.20
@@ -136,12 +139,15 @@ class Cause:
     """One known cause of low utilization.
 
     id: as in the diagnosis. title: a noun phrase. judge: the rule. docs: the module's docstring.
+    removes: the parts of the step (see `gpuprof.analyzers.pricing.REMOVABLE`) that go with it, for
+    the estimate of what all findings together could save.
     """
 
     id: str
     title: str
     judge: Callable[[RunView], Verdict]
     docs: str
+    removes: tuple[str, ...] = ()
     number: int | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -213,7 +219,3 @@ def percent(share: float) -> str:
 def too_little(what: str, share: float, run: RunView) -> str:
     """Why a cause is ruled out: its share is under the band."""
     return f"{what}: {percent(share)} of the step, named from {percent(run.named_from)}"
-
-
-def main_devices(run: RunView) -> list[tuple[RankAccount, DeviceAccount]]:
-    return [(rank, rank.main) for rank in run.ranks]

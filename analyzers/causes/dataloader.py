@@ -80,7 +80,7 @@ def judge(run: RunView) -> Verdict:
         confidence=confidence(run, share, gain),
         evidence=_evidence(run, worst, spans, share),
         fixes=_fixes(run, spans, gain),
-        where=_where(run, worst),
+        where=_where(worst.lines),
         ranks=run.ranks_with("input"),
     )
 
@@ -286,7 +286,7 @@ def _fixes(run: RunView, spans: Spans, gain: Gain | None) -> list[Fix]:
     return fixes
 
 
-def _where(run: RunView, rank: RankAccount) -> tuple[Place, ...]:
+def _where(rank: RankAccount) -> tuple[Place, ...]:
     if not records_lines(rank.trace):
         return ()
     gaps = rank.main.budget.gaps
@@ -303,4 +303,10 @@ def _where(run: RunView, rank: RankAccount) -> tuple[Place, ...]:
     )
 
 
-CAUSE = Cause(id=ID, title="Data loading", judge=judge, docs=__doc__ or "")
+CAUSE = Cause(
+    id=ID,
+    title="Data loading",
+    judge=judge,
+    docs=__doc__ or "",
+    removes=("input",),
+)

@@ -1,0 +1,340 @@
+"""The host can't launch work as fast as the device does it.
+
+What it finds: idle time of the device in which the launching thread was busy with nothing that
+another cause names: Python between operators, the operators' own host code (dispatcher, shape
+checks, autograd bookkeeping), the launch calls, the allocator.
+
+Why it costs: a kernel of a few microseconds needs some ten microseconds of host work to launch. A
+host that is behind leaves the device empty between any two kernels.
+
+How it is measured: every idle gap whose launch came late is charged to what the launching thread
+did meanwhile. The gain is the replay with host work and launch calls free, which is what CUDA
+graphs come near to. What the profiler itself costs the host is taken out before the verdict: a
+run that only looks host-bound under the profiler is not named.
+
+How to fix: torch.compile, CUDA graphs, fused optimizers, fewer and larger operations; what the run
+already does is not advised again.
+
+Limits: Python's share shows only as time without an operator, unless Python calls were recorded.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gpuprof.analyzers.account import RankAccount
+from gpuprof.analyzers.causes.base import (
+    LEAST_GAIN,
+    Cause,
+    RunView,
+    Verdict,
+    confidence,
+    finding,
+    percent,
+    too_little,
+)
+from gpuprof.analyzers.intervals import covered, union
+from gpuprof.analyzers.places import lines_of
+from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
+from gpuprof.trace import Category
+
+ID = "host-overhead"
+
+BUCKETS = ("host", "allocator")
+
+OPTIMIZER_FROM = 0.10
+"""An optimizer step that takes a tenth of the host's step is worth fusing."""
+
+_OPTIMIZER = re.compile(r"Optimizer\.step#")
+_COMPILING = re.compile(
+    r".*(_compile\.compile_inner|compile_fx|CachingAutotuner|torch[/\\]_dynamo[/\\]convert_frame\.py)"
+)
+
+
+def judge(run: RunView) -> Verdict:
+    """Judges cause 5."""
+    if not any(rank.host.recorded for rank in run.ranks):
+        return NotJudged(
+            cause=ID,
+            missing="what the host did was not recorded",
+            command="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+        )
+    share = run.share(*BUCKETS)
+    if share < run.named_from:
+        return RuledOut(cause=ID, why=too_little(_subject(run), share, run))
+    gain = run.price("host", "allocator")
+    if gain is not None and gain.reduction < LEAST_GAIN:
+        return RuledOut(
+            cause=ID,
+            why=f"the host is late for {percent(share)} of the step, but a faster host would make it"
+            f" only {percent(gain.reduction)} shorter",
+        )
+    unprofiled = run.price("host", "allocator", profiled=False)
+    if unprofiled is not None and unprofiled.reduction < LEAST_GAIN:
+        return RuledOut(
+            cause=ID,
+            why=f"the host is late for {percent(share)} of the recorded step, about as much as the"
+            " profiler's own records cost it",
+        )
+    worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
+    who = "device waits for the host" if run.has_device else "CPU is busy outside of operators"
+    return finding(
+        ID,
+        f"The {who} {percent(share)} of each step",
+        share=share,
+        gain=_credited(gain, run, share),
+        confidence=confidence(run, share, gain, certain=0.95),
+        evidence=_evidence(run, worst, share, unprofiled),
+        fixes=_fixes(run, worst),
+        where=_where(worst.lines),
+        ranks=run.ranks_with(*BUCKETS),
+    )
+
+
+def _subject(run: RunView) -> str:
+    return (
+        "idle that the host's own work causes" if run.has_device else "time outside of operators"
+    )
+
+
+def _credited(gain: Gain | None, run: RunView, share: float) -> Gain | None:
+    """The gain, up to the time that this cause holds.
+
+    A host without any cost would also hide the waits of other causes (a loader in the training
+    process then runs beside the device). That part is theirs and is counted there.
+    """
+    if gain is None:
+        return None
+    if not run.has_device:
+        how = "the step without the time outside of operators"
+        most = share
+    else:
+        how = (
+            "the step replayed with host work and launch calls taking no time, the most that CUDA"
+            " graphs or compilation can reach"
+        )
+        most = share + run.share("launch")
+    reduction = min(gain.reduction, most)
+    if reduction < gain.reduction:
+        how += "; only the time that this cause itself holds is counted"
+    return Gain(
+        step_ms=gain.step_ms * (1 - reduction) / (1 - gain.reduction)
+        if gain.reduction < 1
+        else gain.step_ms,
+        reduction=reduction,
+        low=min(gain.low, reduction),
+        high=min(gain.high, max(most, reduction)),
+        how=how,
+    )
+
+
+def _split(rank: RankAccount) -> dict[str, float]:
+    """What the late host was doing, as shares of the step: launch calls, operators, the rest."""
+    gaps = rank.main.budget.gaps
+    host = gaps.parts["host"] + gaps.parts["allocator"]
+    held = np.flatnonzero(host > 0)
+    total = max(rank.main.budget.total_ns, 1)
+    if not len(held):
+        return {}
+    start, end = gaps.start_ns[held], gaps.host_end_ns[held]
+    trace = rank.trace
+    on_driving = np.isin(trace.lane, rank.host.lanes)
+
+    def inside(category: Category) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        rows = np.flatnonzero((trace.category == category) & on_driving)
+        spans = union(trace.start_ns[rows], trace.start_ns[rows] + trace.dur_ns[rows])
+        return np.minimum(covered(spans, start, end), host[held])
+
+    calls = inside(Category.RUNTIME)
+    operators = np.maximum(inside(Category.CPU_OP) - calls, 0)
+    rest = np.maximum(host[held] - calls - operators, 0)
+    return {
+        "launch calls and other runtime calls": float(calls.sum()) / total,
+        "inside operators (dispatcher, shapes, autograd)": float(operators.sum()) / total,
+        "between operators (Python, or nothing recorded)": float(rest.sum()) / total,
+    }
+
+
+def _evidence(
+    run: RunView, rank: RankAccount, share: float, unprofiled: Gain | None
+) -> list[Evidence]:
+    step_ms = run.step_ms()
+    evidence = [
+        Evidence(
+            text=f"{share * step_ms:.1f} ms of each {step_ms:.1f} ms step the host is late with the"
+            " next launch."
+            if run.has_device
+            else f"{share * step_ms:.1f} ms of each {step_ms:.1f} ms step pass outside of operators.",
+            value=round(share, 4),
+            unit="share of step",
+            windows=run.longest_gaps(rank, "host"),
+        )
+    ]
+    parts = {what: part for what, part in _split(rank).items() if part >= 0.005}
+    if parts and run.has_device:
+        text = ", ".join(f"{percent(p)} {w}" for w, p in sorted(parts.items(), key=lambda x: -x[1]))
+        evidence.append(Evidence(text=f"Of the step: {text}.", unit=""))
+    ahead = rank.launches.run_ahead_ns
+    if len(ahead):
+        median = float(np.median(ahead)) / 1e3
+        evidence.append(
+            Evidence(
+                text=f"Half of the launches end no more than {max(median, 0):.0f} µs before their"
+                " kernel starts: the host is not ahead of the device.",
+                value=round(median, 2),
+                unit="µs",
+            )
+        )
+        kernels = len(rank.main.events) / max(len(rank.main.steps), 1)
+        duration = (rank.launches.end_ns - rank.launches.start_ns)[rank.main.events]
+        evidence.append(
+            Evidence(
+                text=f"{kernels:,.0f} device events a step with a median length of"
+                f" {float(np.median(duration)) / 1e3:.1f} µs.",
+                value=round(kernels, 1),
+                unit="events per step",
+            )
+        )
+    if unprofiled is not None and run.has_device:
+        evidence.append(
+            Evidence(
+                text="With the profiler's own cost taken out, a host without any cost would still"
+                f" make the step {percent(unprofiled.reduction)} shorter.",
+                value=round(unprofiled.reduction, 4),
+                unit="share of step",
+            )
+        )
+    allocator = run.share("allocator")
+    if allocator >= LEAST_GAIN:
+        evidence.append(
+            Evidence(
+                text=f"{percent(allocator)} of the step goes to the device allocator asking the"
+                " driver for memory or giving it back.",
+                value=round(allocator, 4),
+                unit="share of step",
+                windows=run.longest_gaps(rank, "allocator"),
+            )
+        )
+    if any(map(_COMPILING.match, rank.trace.names)):
+        evidence.append(
+            Evidence(text="Something was compiled during the recorded steps.", unit="")
+        )
+    return evidence
+
+
+def _optimizer_share(rank: RankAccount) -> float:
+    """Share of the host's steps inside the optimizer."""
+    trace, steps = rank.trace, rank.main.steps
+    rows = np.flatnonzero(trace.name_mask(_OPTIMIZER.match) & (trace.lane == rank.host.main_lane))
+    spans = union(trace.start_ns[rows], trace.start_ns[rows] + trace.dur_ns[rows])
+    length = int((steps.host_end_ns - steps.host_start_ns).sum())
+    return int(covered(spans, steps.host_start_ns, steps.host_end_ns).sum()) / max(length, 1)
+
+
+def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
+    facts = run.facts
+    fixes: list[Fix] = []
+    if run.share("allocator") >= LEAST_GAIN:
+        fixes.append(
+            Fix(
+                title="Stop giving memory back to the driver",
+                detail="cudaMalloc and cudaFree stop the host, cudaFree the device as well. Remove"
+                " torch.cuda.empty_cache() from the loop; let segments grow instead.",
+                code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
+                cost="none",
+            )
+        )
+    if run.has_device and not facts.compiled:
+        fixes.append(
+            Fix(
+                title="Compile the model",
+                detail="torch.compile fuses small operations and takes Python and the dispatcher out"
+                " of the step; reduce-overhead replays the launches as a CUDA graph.",
+                code='model = torch.compile(model, mode="reduce-overhead")',
+                cost="minutes of compilation; shapes should not change from step to step",
+            )
+        )
+    elif run.has_device and facts.compiled and not facts.graphs:
+        fixes.append(
+            Fix(
+                title="Let the compiled model replay its launches as a CUDA graph",
+                detail="The model is compiled, but its kernels are launched one by one.",
+                code='model = torch.compile(model, mode="reduce-overhead")',
+                cost="static shapes, and memory for the graph's private pool",
+            )
+        )
+    if run.has_device and not facts.graphs and not facts.compiled:
+        fixes.append(
+            Fix(
+                title="Or capture the step in a CUDA graph by hand",
+                detail="One launch then stands for all kernels of the step.",
+                code="graph = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(graph):\n"
+                "    static_output = model(static_input)\n…\n"
+                "static_input.copy_(batch)\ngraph.replay()",
+                cost="static shapes and addresses, no waiting for the device inside",
+            )
+        )
+    if facts.optimizer and facts.optimizer_fused is not True:
+        part = _optimizer_share(rank)
+        if part >= OPTIMIZER_FROM:
+            fixes.append(
+                Fix(
+                    title="Fuse the optimizer",
+                    detail=f"The optimizer takes {percent(part)} of the host's step.",
+                    code=f"torch.optim.{facts.optimizer}(model.parameters(), …, fused=True)",
+                    cost="none; Adam, AdamW, SGD and Adagrad have it",
+                )
+            )
+    fixes.append(
+        Fix(
+            title="Do less Python in each step",
+            detail="Replace loops over tensors by one batched operation, torch._foreach_ functions"
+            " or a vectorized formula; build constant tensors once, outside the loop; log and check"
+            " every N steps.",
+            code="",
+            cost="rewriting the hot lines above",
+        )
+    )
+    if run.has_device and not facts.graphs:
+        fixes.append(
+            Fix(
+                title="Give each launch more to do",
+                detail="A larger batch spreads the same host work over more samples, as long as its"
+                " kernels do not fill the device yet and memory allows it.",
+                code="",
+                cost="memory; the learning rate may have to follow the batch",
+            )
+        )
+    return fixes
+
+
+def _where(rank: RankAccount) -> tuple[Place, ...]:
+    gaps = rank.main.budget.gaps
+    host = gaps.parts["host"]
+    held = np.flatnonzero(host > 0)
+    if not len(held):
+        return ()
+    lane = np.full(len(held), rank.host.main_lane, np.int64)
+    known = gaps.event[held] >= 0
+    if len(rank.launches.lane):
+        lane[known] = rank.launches.lane[gaps.event[held][known]]
+    moments = (gaps.start_ns[held] + np.maximum(gaps.host_end_ns[held], gaps.start_ns[held])) // 2
+    return lines_of(
+        rank.trace,
+        rank.host,
+        lane,
+        moments,
+        host[held].astype(np.float64),
+        float(max(rank.main.budget.total_ns, 1)),
+    )
+
+
+CAUSE = Cause(
+    id=ID,
+    title="Host overhead",
+    judge=judge,
+    docs=__doc__ or "",
+    removes=("host", "allocator"),
+)

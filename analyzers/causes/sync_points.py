@@ -1,0 +1,323 @@
+"""The host waits for the device when it need not.
+
+What it finds: idle time of the device that calls such as `.item()`, `.cpu()`, `.tolist()`,
+`print(tensor)`, `if tensor:`, `nonzero()`, boolean-mask indexing and explicit synchronizes cause.
+
+Why it costs: the call returns only when everything launched before it is done. By then the queue
+is empty, and the device is idle until the host has launched again. Waiting itself costs nothing:
+the device is busy meanwhile. Only the idle that follows is counted.
+
+How it is measured: each blocking call lends a credit of the time it waited on a busy device; idle
+time that the host then causes is charged to the latest such call until the credit is used up. The
+gain is the replay of the step with these calls not waiting. Small copies to the device out of
+pageable memory wait in the same way and are counted; large ones belong to the cause "memcpy".
+
+How to fix: keep results on the device; read them once every N steps; say it in the shapes instead
+of asking the device.
+
+Limits: the line is known where Python calls or stacks were recorded. A call whose result decides
+what is launched next can't simply be dropped; the replay prices it as if it could.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuprof.analyzers.account import RankAccount
+from gpuprof.analyzers.causes.base import (
+    LEAST_GAIN,
+    MOST_WINDOWS,
+    Cause,
+    RunView,
+    Verdict,
+    confidence,
+    finding,
+    percent,
+    too_little,
+)
+from gpuprof.analyzers.host import Blocking
+from gpuprof.analyzers.intervals import contains, covered
+from gpuprof.analyzers.operators import innermost
+from gpuprof.analyzers.places import lines_of
+from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut, Window
+from gpuprof.trace import Category
+
+ID = "sync-points"
+
+KINDS = (int(Blocking.SYNCHRONIZE), int(Blocking.TO_HOST), int(Blocking.SMALL_TO_DEVICE))
+"""Larger copies to the device are the cause "memcpy"."""
+
+MANY_A_STEP = 20
+"""Reading single values this often in a step is a loop over tensor elements, not logging."""
+
+_SPELLINGS = {
+    "aten::item": "`.item()`",
+    "aten::_local_scalar_dense": "`.item()`",
+    "aten::is_nonzero": "a truth test of a tensor (`if tensor:`)",
+    "aten::nonzero": "`nonzero()` or boolean-mask indexing",
+    "aten::masked_select": "`masked_select()`",
+    "aten::unique2": "`unique()`",
+    "aten::_unique2": "`unique()`",
+    "aten::equal": "`torch.equal()`",
+}
+
+
+def judge(run: RunView) -> Verdict:
+    """Judges cause 3."""
+    if not run.has_device:
+        return RuledOut(
+            cause=ID, why="the CPU is the device: the host can't run ahead of it, so nothing is lost"
+        )
+    if not any(rank.host.recorded for rank in run.ranks):
+        return NotJudged(
+            cause=ID,
+            missing="runtime calls were not recorded",
+            command="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+        )
+    calls = sum(int(_mine(rank).sum()) for rank in run.ranks)
+    share = float(np.mean([_share(rank) for rank in run.ranks]))
+    if not calls:
+        return RuledOut(cause=ID, why="no call in the recorded steps waits for the device")
+    if share < run.named_from:
+        return RuledOut(cause=ID, why=_harmless(run, calls, share))
+    gain = run.price("sync")
+    if gain is not None and gain.reduction < LEAST_GAIN:
+        return RuledOut(
+            cause=ID,
+            why=f"the device is idle {percent(share)} of the step after blocking calls, but without"
+            f" them the step would be only {percent(gain.reduction)} shorter",
+        )
+    worst = max(run.ranks, key=_share)
+    return finding(
+        ID,
+        f"Blocking calls leave the device idle {percent(share)} of each step",
+        share=share,
+        gain=_explained(gain),
+        confidence=confidence(run, share, gain, certain=0.95),
+        evidence=_evidence(run, worst, share),
+        fixes=_fixes(run, worst),
+        where=_where(worst.lines),
+        ranks=tuple(rank.rank for rank in run.ranks if _share(rank) >= run.named_from),
+    )
+
+
+def _share(rank: RankAccount) -> float:
+    """Share of the accounted steps that is idle because of calls of this cause."""
+    budget = rank.main.budget
+    if not budget.total_ns:
+        return 0.0
+    return int(_charged(rank)[_kept_gaps(rank)].sum()) / budget.total_ns
+
+
+def _charged(rank: RankAccount) -> NDArray[np.int64]:
+    """ns that each idle gap is charged with, (n_gaps,)."""
+    by_kind = rank.main.budget.gaps.sync_by_kind
+    charged: NDArray[np.int64] = np.sum([by_kind[kind] for kind in KINDS], axis=0)
+    return charged
+
+
+def _kept_gaps(rank: RankAccount) -> NDArray[np.bool_]:
+    steps, gaps = rank.main.steps, rank.main.budget.gaps
+    step = np.searchsorted(steps.start_ns, gaps.start_ns, side="right") - 1
+    kept: NDArray[np.bool_] = steps.keep[np.clip(step, 0, len(steps) - 1)]
+    return kept
+
+
+def _mine(rank: RankAccount) -> NDArray[np.bool_]:
+    """Which blocking calls are this cause's, inside the steps and on a thread that launches."""
+    calls, steps, host = rank.host.blocking, rank.main.steps, rank.host
+    inside = (calls.start_ns >= steps.host_start_ns[0]) & (calls.start_ns < steps.host_end_ns[-1])
+    mine = np.isin(calls.kind, KINDS) & inside & np.isin(calls.lane, host.lanes)
+    for label in ("checkpoint", "input"):
+        for lane, spans in host.spans[label].items():
+            mine &= ~((calls.lane == lane) & contains(spans, calls.start_ns))
+    result: NDArray[np.bool_] = mine
+    return result
+
+
+def _harmless(run: RunView, calls: int, share: float) -> str:
+    waited = sum(float(_waited(rank).sum()) for rank in run.ranks) / len(run.ranks) / 1e6
+    per_step = calls / len(run.ranks) / max(len(run.first.main.steps), 1)
+    text = too_little("idle after blocking calls", share, run)
+    if waited > 1.0:
+        text += (
+            f" ({per_step:.0f} blocking calls a step wait {waited:.0f} ms in all, but the device is"
+            " busy meanwhile)"
+        )
+    return text
+
+
+def _waited(rank: RankAccount) -> NDArray[np.int64]:
+    calls, mine = rank.host.blocking, _mine(rank)
+    return covered(rank.main.budget.work.busy, calls.start_ns[mine], calls.end_ns[mine])
+
+
+def _explained(gain: Gain | None) -> Gain | None:
+    if gain is None:
+        return None
+    return Gain(
+        step_ms=gain.step_ms,
+        reduction=gain.reduction,
+        low=gain.low,
+        high=gain.high,
+        how="the step replayed with these calls not waiting for the device",
+    )
+
+
+def _by_spelling(rank: RankAccount) -> list[tuple[str, int]]:
+    """How the calls are spelled in PyTorch, most frequent first, by the operator around them."""
+    trace, calls, mine = rank.trace, rank.host.blocking, _mine(rank)
+    ops = trace.rows_of(Category.CPU_OP)
+    named = np.array([name in _SPELLINGS for name in trace.names], np.bool_)
+    ops = ops[named[trace.name[ops]]] if len(ops) else ops
+    rows = innermost(trace, calls.lane[mine], calls.start_ns[mine], ops)
+    spelled: Counter[str] = Counter()
+    each = zip(rows.tolist(), calls.row[mine].tolist(), calls.kind[mine].tolist(), strict=True)
+    for row, call, kind in each:
+        if int(kind) == Blocking.SMALL_TO_DEVICE:
+            spelled["a small copy to the device (`.to(device)`, `torch.tensor(…, device=…)`)"] += 1
+        elif row >= 0:
+            spelled[_SPELLINGS[trace.names[trace.name[row]]]] += 1
+        elif int(kind) == Blocking.TO_HOST:
+            spelled["a copy to the host (`.cpu()`, `.tolist()`, `.numpy()`, `print(tensor)`)"] += 1
+        else:
+            spelled[f"`{trace.names[trace.name[call]]}`"] += 1
+    return spelled.most_common()
+
+
+def _evidence(run: RunView, rank: RankAccount, share: float) -> list[Evidence]:
+    steps = max(len(rank.main.steps), 1)
+    mine = _mine(rank)
+    n_calls = int(mine.sum())
+    step_ms = run.step_ms()
+    evidence = [
+        Evidence(
+            text=f"The device is idle {share * step_ms:.1f} ms of each {step_ms:.1f} ms step because"
+            " a blocking call had emptied its queue.",
+            value=round(share, 4),
+            unit="share of step",
+            windows=_longest(run, rank),
+        ),
+        Evidence(
+            text=f"{n_calls / steps:.0f} blocking calls a step; they wait"
+            f" {float(_waited(rank).sum()) / steps / 1e6:.1f} ms a step on a busy device, which by"
+            " itself costs nothing.",
+            value=round(n_calls / steps, 2),
+            unit="calls per step",
+        ),
+    ]
+    spelled = _by_spelling(rank)
+    if spelled:
+        text = ", ".join(f"{count / steps:.3g} × {what}" for what, count in spelled[:4])
+        evidence.append(Evidence(text=f"A step makes them as: {text}.", unit=""))
+    return evidence
+
+
+def _longest(run: RunView, rank: RankAccount) -> tuple[Window, ...]:
+    gaps, charged = rank.main.budget.gaps, _charged(rank)
+    longest = [int(i) for i in charged.argsort()[::-1][:MOST_WINDOWS] if charged[i] > 0]
+    return tuple(run.window(rank, int(gaps.start_ns[i]), int(gaps.end_ns[i])) for i in longest)
+
+
+def _where(rank: RankAccount) -> tuple[Place, ...]:
+    """Lines of the calls, weighed by the idle that follows each."""
+    calls, mine = rank.host.blocking, np.flatnonzero(_mine(rank))
+    if not len(mine):
+        return ()
+    gaps, charged = rank.main.budget.gaps, _charged(rank)
+    held = np.flatnonzero(charged > 0)
+    # A gap is the doing of the last blocking call that had begun when the host was done with it.
+    latest = np.searchsorted(calls.start_ns[mine], gaps.host_end_ns[held], side="right") - 1
+    weight = np.bincount(
+        np.maximum(latest, 0), weights=charged[held].astype(np.float64), minlength=len(mine)
+    )
+    total = float(max(rank.main.budget.total_ns, 1))
+    return lines_of(
+        rank.trace, rank.host, calls.lane[mine], calls.start_ns[mine], weight, total
+    )
+
+
+def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
+    spelled = dict(_by_spelling(rank))
+    steps = max(len(rank.main.steps), 1)
+    fixes: list[Fix] = []
+    scalars = sum(count for what, count in spelled.items() if "item" in what or "truth" in what)
+    if scalars / steps >= MANY_A_STEP:
+        fixes.append(
+            Fix(
+                title="Read many values at once, not one by one",
+                detail=f"{scalars / steps:.0f} single values are read in each step. Keep the loop's"
+                " data on the device, or fetch all of it with one copy before the loop.",
+                code="values = torch.stack(values).tolist()  # one wait instead of one a value",
+                cost="none",
+            )
+        )
+    elif scalars or any("copy to the host" in what for what in spelled):
+        fixes.append(
+            Fix(
+                title="Keep the loss and the metrics on the device, read them every N steps",
+                detail="Adding up on the device launches a kernel and waits for nothing.",
+                code="running_loss += loss.detach()            # stays on the device\n"
+                "if step % 100 == 0:\n"
+                "    print(running_loss.item() / 100)     # one wait in 100 steps\n"
+                "    running_loss.zero_()",
+                cost="logged values come in blocks",
+            )
+        )
+    if any("nonzero" in what or "masked" in what or "unique" in what for what in spelled):
+        fixes.append(
+            Fix(
+                title="Avoid results whose size depends on the data",
+                detail="Boolean-mask indexing and nonzero() have to ask the device how large their"
+                " result is. torch.where or multiplying by the mask keeps the shape.",
+                code="y = torch.where(mask, x, 0)              # instead of x[mask]",
+                cost="some arithmetic on masked elements",
+            )
+        )
+    if any("copy to the device" in what for what in spelled):
+        fixes.append(
+            Fix(
+                title="Make small tensors on the device, once",
+                detail="Each small copy out of pageable memory waits for everything before it."
+                " Build constants and indices outside the loop, or in pinned memory.",
+                code="index = torch.arange(n, device=device)   # instead of torch.arange(n).to(device)\n"
+                "x = x.pin_memory().to(device, non_blocking=True)",
+                cost="none",
+            )
+        )
+    if any("Synchronize" in what for what in spelled):
+        fixes.append(
+            Fix(
+                title="Drop explicit synchronizes from the loop",
+                detail="torch.cuda.synchronize() is for timing; in the loop it only empties the"
+                " queue. Time with CUDA events instead and read them later.",
+                code="start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))",
+                cost="none",
+            )
+        )
+    fixes.append(
+        Fix(
+            title="Copy to the host without waiting",
+            detail="Into pinned memory with non_blocking=True the copy runs behind the next step;"
+            " wait for its event when the value is needed.",
+            code='host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)\n'
+            "host.copy_(x, non_blocking=True)\n"
+            "copied = torch.cuda.Event(); copied.record()\n"
+            "...                                          # later\n"
+            "copied.synchronize()",
+            cost="results arrive a step later",
+        )
+    )
+    return fixes
+
+
+CAUSE = Cause(
+    id=ID,
+    title="Synchronization points",
+    judge=judge,
+    docs=__doc__ or "",
+    removes=("sync",),
+)

@@ -1,0 +1,309 @@
+"""From traces to the answer: accounts → comparison of ranks → bound → causes → Diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.analyzers.account import RankAccount, account_rank
+from gpuprof.analyzers.bound import find_bound
+from gpuprof.analyzers.causes import CAUSES
+from gpuprof.analyzers.causes.base import Cause, RunView, Verdict, percent
+from gpuprof.analyzers.facts import RunFacts, find_facts
+from gpuprof.analyzers.pricing import trusted
+from gpuprof.analyzers.summary import (
+    device_roofline,
+    headline,
+    heaviest_kernels,
+    mean_budget,
+    rank_summaries,
+    steps_summary,
+)
+from gpuprof.diagnosis import (
+    Diagnosis,
+    Estimate,
+    Finding,
+    InputFile,
+    NotJudged,
+    ReplaySummary,
+    RuledOut,
+    RunSummary,
+)
+from gpuprof.trace import Trace
+
+WAITS_ON_ITSELF_FROM = 0.10
+"""A device that has work queued and runs nothing for a tenth of the step waits for something that
+the trace does not hold."""
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is known of a run beside its traces.
+
+    traces: one a rank, their times are used. attribution: rank -> a trace of later steps with
+    stacks and shapes, used for lines only. cores: CPU cores that a process of the run may use.
+    """
+
+    traces: tuple[Trace, ...]
+    attribution: dict[int, Trace]
+    cores: int | None = None
+
+
+def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunView, list[str]]:
+    """Accounts for a run and compares its ranks.
+
+    Returns:
+        The view that causes judge, and warnings.
+
+    Args:
+        recorded: At least one trace.
+        progress: Told what is done, how far, of how many.
+    """
+    traces, warnings = _by_rank(recorded.traces)
+    accounts = []
+    for done, (rank, trace) in enumerate(traces):
+        if progress is not None:
+            progress("accounting", done, len(traces))
+        account = account_rank(trace, rank)
+        lines = recorded.attribution.get(rank)
+        if lines is not None:
+            account = account.with_lines(account_rank(lines, rank))
+        accounts.append(account)
+    first = accounts[0]
+    roofline = device_roofline(first, first.main)
+    comparison = None
+    if len(accounts) > 1:
+        from gpuprof.analyzers.ranks import compare_ranks
+
+        comparison = compare_ranks(accounts)
+    view = RunView(
+        ranks=tuple(accounts),
+        roofline=roofline,
+        facts=find_facts(first, roofline, recorded.cores),
+        bound=find_bound(accounts),
+        comparison=comparison,
+    )
+    return view, warnings + [w for account in accounts for w in _warnings(account)]
+
+
+def diagnose(
+    recorded: Recorded, version: str, progress: Progress | None = None
+) -> tuple[Diagnosis, RunView]:
+    """The diagnosis of a run.
+
+    Args:
+        recorded: What was recorded; at least one trace.
+        version: Version of gpuprof, for the record.
+        progress: Told what is done, how far, of how many.
+    """
+    view, warnings = view_of(recorded, progress)
+    accounts = view.ranks
+    findings, ruled_out, not_judged = _judge_all(view, CAUSES, warnings)
+    replayed = _replay_summary(accounts)
+    if not replayed.trusted:
+        warnings.append(_untrusted(accounts, replayed))
+    together = _together(view, findings)
+    steps = steps_summary(accounts)
+    late = sorted({rank for f in findings for rank in f.late_ranks})
+    waits = view.comparison.wait_fracs() if view.comparison is not None else {}
+    world_size = max([len(accounts), *(a.trace.meta.world_size or 0 for a in accounts)])
+    if len(accounts) < world_size:
+        warnings.append(
+            f"{len(accounts)} of {world_size} ranks were given: waiting for the others can't be told"
+            " from transfer"
+        )
+    diagnosis = Diagnosis(
+        gpuprof=version,
+        inputs=tuple(account.trace.meta.path for account in accounts),
+        run=RunSummary(
+            world_size=world_size,
+            ranks=tuple(account.rank for account in accounts),
+            devices=tuple(sorted({d.name or "unknown" for a in accounts for d in a.devices})),
+            steps=steps,
+        ),
+        bound=view.bound,
+        budget=mean_budget(accounts),
+        replay=replayed,
+        findings=tuple(findings),
+        ruled_out=tuple(ruled_out),
+        not_judged=tuple(not_judged),
+        warnings=tuple(dict.fromkeys(warnings)),
+        headline=headline(accounts, view.bound, findings, together, steps.median_ms),
+        together=together,
+        ranks=rank_summaries(accounts, waits, late),
+        kernels=heaviest_kernels(view.first),
+        files=tuple(_file(account.trace) for account in accounts),
+        facts=_facts(view.facts),
+    )
+    return diagnosis, view
+
+
+def _by_rank(traces: Sequence[Trace]) -> tuple[list[tuple[int, Trace]], list[str]]:
+    """Gives every trace a rank: its own, or the next free one; the larger of two of one rank."""
+    warnings: list[str] = []
+    by_rank: dict[int, Trace] = {}
+    without = [trace for trace in traces if trace.meta.rank is None]
+    for trace in traces:
+        rank = trace.meta.rank
+        if rank is None:
+            continue
+        other = by_rank.get(rank)
+        if other is not None:
+            kept, left = (other, trace) if len(other) >= len(trace) else (trace, other)
+            warnings.append(
+                f"two traces of rank {rank}: {left.meta.path} is left out, {kept.meta.path} is used"
+            )
+            by_rank[rank] = kept
+        else:
+            by_rank[rank] = trace
+    for trace in without:
+        rank = next(i for i in range(len(traces) + 1) if i not in by_rank)
+        if len(traces) > 1:
+            warnings.append(f"{trace.meta.path} does not say its rank; taken for rank {rank}")
+        by_rank[rank] = trace
+    return sorted(by_rank.items()), warnings
+
+
+def _judge_all(
+    view: RunView, causes: Sequence[Cause], warnings: list[str]
+) -> tuple[list[Finding], list[RuledOut], list[NotJudged]]:
+    findings: list[Finding] = []
+    ruled_out: list[RuledOut] = []
+    not_judged: list[NotJudged] = []
+    for cause in causes:
+        verdict = _judged(cause, view, warnings)
+        if isinstance(verdict, Finding):
+            findings.append(verdict)
+        elif cause.number is None:
+            continue
+        elif isinstance(verdict, RuledOut):
+            ruled_out.append(verdict)
+        else:
+            not_judged.append(verdict)
+    findings.sort(key=lambda f: -(f.gain.reduction if f.gain is not None else f.share))
+    return findings, ruled_out, not_judged
+
+
+def _judged(cause: Cause, view: RunView, warnings: list[str]) -> Verdict:
+    """One cause's verdict; a fault in a rule is that rule's answer and stops nothing else."""
+    try:
+        return cause.judge(view)
+    except Exception as error:
+        warnings.append(
+            f"gpuprof failed to judge {cause.id} ({type(error).__name__}: {error}); please report it"
+        )
+        return NotJudged(cause=cause.id, missing="gpuprof itself failed on it, see the warnings")
+
+
+def _replay_summary(accounts: Sequence[RankAccount]) -> ReplaySummary:
+    pricings = [account.main.pricing for account in accounts]
+    known = [p for p in pricings if p is not None and p.measured_ns > 0]
+    if not known:
+        return ReplaySummary(measured_ms=None, replayed_ms=None, error=None, trusted=False)
+    worst = max(known, key=lambda p: p.error)
+    return ReplaySummary(
+        measured_ms=round(float(np.mean([p.measured_ns for p in known])) / 1e6, 4),
+        replayed_ms=round(float(np.mean([p.replayed_ns for p in known])) / 1e6, 4),
+        error=round(worst.error, 5),
+        trusted=len(known) == len(pricings) and all(trusted(p) for p in known),
+    )
+
+
+def _untrusted(accounts: Sequence[RankAccount], replayed: ReplaySummary) -> str:
+    if replayed.error is None:
+        return "no gain is quoted: launches were not recorded, so the step can't be replayed"
+    return (
+        "no gain is quoted: the replay misses the measured step by"
+        f" {percent(replayed.error)} (up to 3 % is trusted)"
+    )
+
+
+def _together(view: RunView, findings: Sequence[Finding]) -> Estimate | None:
+    """One replay with everything removed that was found: savings overlap, so they don't add up."""
+    found = {finding.cause for finding in findings if finding.gain is not None}
+    parts = [part for cause in CAUSES if cause.id in found for part in cause.removes]
+    if not parts:
+        return None
+    gain = view.price(*parts)
+    if gain is None:
+        return None
+    return Estimate(step_ms=round(gain.step_ms, 4), reduction=round(gain.reduction, 4))
+
+
+def _warnings(account: RankAccount) -> list[str]:
+    """What a reader should know about the data of a rank."""
+    of = f"rank {account.rank}: "
+    found = [of + text for text in account.trace.warnings]
+    launches, steps = account.launches, account.main.steps
+    if launches.skew_ns:
+        found.append(
+            of + f"device timestamps sat up to {launches.skew_ns / 1e3:.1f} µs before their own"
+            " launches; they were shifted by that (the two clocks disagree)"
+        )
+    if launches.impossible:
+        found.append(of + f"{launches.impossible} device events still start before their launch")
+    if steps.source == "none":
+        found.append(
+            of + "no steps were found: the recording is taken as one stretch, with whatever was"
+            " done only once in it"
+        )
+    unlaunched = int(np.count_nonzero(~launches.known))
+    if unlaunched and unlaunched > len(launches.row) * 0.01:
+        found.append(
+            of + f"{unlaunched} of {len(launches.row)} device events have no recorded launch"
+            " (launched before the window, or dropped)"
+        )
+    waits = account.main.budget.frac()["launch"]
+    if waits >= WAITS_ON_ITSELF_FROM:
+        found.append(
+            of + f"for {percent(waits)} of the step the device had work queued and ran none of it:"
+            " a dependency that the trace does not hold, or the profiler's own work in CUDA graphs"
+        )
+    return found
+
+
+def _file(trace: Trace) -> InputFile:
+    meta = trace.meta
+    notes = ["truncated: read up to the last whole event"] if meta.truncated else []
+    notes += [f"{count} {why}" for why, count in sorted(trace.dropped.items()) if count]
+    return InputFile(
+        path=meta.path,
+        kind="kineto",
+        size_bytes=meta.size_bytes,
+        sha256=meta.sha256,
+        events=len(trace),
+        notes=tuple(notes),
+    )
+
+
+def _facts(facts: RunFacts) -> dict[str, str]:
+    """Facts of the run as a table for people."""
+    known: dict[str, str] = {}
+    if facts.dtype:
+        known["matrix work in"] = facts.dtype
+    if facts.matrix_units_frac is not None:
+        known["matrix work on tensor cores"] = percent(facts.matrix_units_frac)
+    known["torch.compile"] = "in use" if facts.compiled else "not in use"
+    if facts.graph_frac:
+        known["launched by CUDA graphs"] = percent(facts.graph_frac)
+    if facts.loader_workers is not None:
+        known["loader"] = "worker processes" if facts.loader_workers else "in the training process"
+    if facts.pinned_input is not None:
+        known["input copies"] = "pinned memory" if facts.pinned_input else "pageable memory"
+    if facts.optimizer:
+        fused = {True: " (fused)", False: " (not fused)", None: ""}[facts.optimizer_fused]
+        known["optimizer"] = facts.optimizer + fused
+    parallel = [n for n, used in (("DDP", facts.ddp), ("FSDP", facts.fsdp)) if used]
+    if parallel:
+        known["parallelism"] = ", ".join(parallel)
+    if facts.recomputes:
+        known["activation checkpointing"] = "in use"
+    if facts.peak_bytes is not None and facts.device_bytes:
+        known["peak memory"] = f"{facts.peak_bytes / 1e9:.2f} of {facts.device_bytes / 1e9:.1f} GB"
+    if facts.cores is not None:
+        known["CPU cores"] = str(facts.cores)
+    return known
