@@ -15,6 +15,7 @@ from gpuprof.analyzers.account import DeviceAccount, RankAccount
 from gpuprof.analyzers.intervals import total, union
 from gpuprof.analyzers.pricing import TRUSTED_ERROR
 from gpuprof.analyzers.roofline import Limit
+from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Bound, BoundClass
 
 RESOURCES: dict[str, tuple[str, ...]] = {
@@ -60,7 +61,7 @@ def find_bound(accounts: list[RankAccount]) -> Bound:
     """The bound class of a run, over all its ranks and devices."""
     devices = [(a, d) for a in accounts for d in a.devices if d.budget.total_ns > 0]
     if not devices:
-        return Bound(class_="unknown", why="no step with any activity was recorded")
+        return Bound(class_="unknown", why="No step with any activity was recorded")
     held = [_held(account, device) for account, device in devices]
     saved = {r: float(np.mean([h.saved[r] for h in held])) for r in RESOURCES}
     share = {r: float(np.mean([h.share[r] for h in held])) for r in RESOURCES}
@@ -160,20 +161,20 @@ def _explain(
     priced: bool,
 ) -> str:
     if class_ == "unknown":
-        return "no resource, made infinitely fast, would make the step 5 % shorter"
+        return "No resource, made infinitely fast, would make the step 5 % shorter"
     if class_ == "mixed":
-        parts = " and ".join(f"{_WHY[r]} ({saved[r]:.0%})" for r in also)
-        return f"made infinitely fast, {parts} would save about the same share of the step"
+        parts = " and ".join(f"{_WHY[r]} ({percent(saved[r])})" for r in also)
+        return f"Made infinitely fast, {parts} would save about the same share of the step"
     if not priced:
         return (
-            f"{_WHY[class_]} holds {share[class_]:.0%} of the step"
+            f"{_WHY[class_].capitalize()} holds {percent(share[class_])} of the step"
             " (by its share: this recording can't be replayed)"
         )
     text = (
-        f"{_WHY[class_]} holds {share[class_]:.0%} of the step;"
-        f" infinitely fast, it would make it {saved[class_]:.0%} shorter"
+        f"{_WHY[class_].capitalize()} holds {percent(share[class_])} of the step;"
+        f" infinitely fast, it would make it {percent(saved[class_])} shorter"
     )
     if also:
-        others = ", ".join(f"{_WHY[r]} {saved[r]:.0%}" for r in also)
+        others = ", ".join(f"{_WHY[r]} {percent(saved[r])}" for r in also)
         text += f" ({others}, but these hold less of it)"
     return text

@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.analyzers.account import RankAccount, account_rank
 from gpuprof.analyzers.bound import find_bound
 from gpuprof.analyzers.causes import CAUSES
-from gpuprof.analyzers.causes.base import Cause, RunView, Verdict, percent
+from gpuprof.analyzers.causes.base import Cause, RunView, Verdict
 from gpuprof.analyzers.facts import RunFacts, find_facts
 from gpuprof.analyzers.pricing import trusted
 from gpuprof.analyzers.summary import (
@@ -21,6 +21,7 @@ from gpuprof.analyzers.summary import (
     rank_summaries,
     steps_summary,
 )
+from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import (
     Diagnosis,
     Estimate,

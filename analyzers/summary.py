@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import DeviceAccount, RankAccount
-from gpuprof.analyzers.causes.base import percent
 from gpuprof.analyzers.kernels import Kind
 from gpuprof.analyzers.roofline import Limit, RooflineSummary, summarize
+from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import (
     BUCKETS,
     Bound,
@@ -87,7 +87,7 @@ def rank_summaries(
                     busy_frac=round(device.budget.busy_frac, BUDGET_DIGITS),
                     wait_frac=waits.get(account.rank),
                     late=account.rank in late,
-                    roofline={k: round(v, 4) for k, v in figures.items() if v is not None},
+                    roofline={k: round(float(v), 4) for k, v in figures.items() if v is not None},
                 )
             )
     return tuple(rows)
@@ -131,9 +131,9 @@ def heaviest_kernels(account: RankAccount) -> tuple[KernelRow, ...]:
                 name=trace.names[int(ids[i])],
                 kind=_kind(account, mine),
                 count=int(counts[i]),
-                total_ms=round(total[i] / 1e6, 4),
-                mean_us=round(total[i] / counts[i] / 1e3, 3),
-                share=round(total[i] / whole, 4),
+                total_ms=round(float(total[i]) / 1e6, 4),
+                mean_us=round(float(total[i] / counts[i]) / 1e3, 3),
+                share=round(float(total[i]) / whole, 4),
                 limit=_main_limit(limits.limit[mine], duration[inverse == i]),
                 achieved_frac=_achieved(limits.ideal_ns[mine], duration[inverse == i]),
             )

@@ -20,6 +20,7 @@ from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.facts import RunFacts
 from gpuprof.analyzers.pricing import Price, trusted
 from gpuprof.analyzers.roofline import RooflineSummary
+from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import (
     CAUSES,
     Bound,
@@ -208,12 +209,6 @@ def finding(
         evidence=tuple(evidence),
         fixes=tuple(fixes),
     )
-
-
-def percent(share: float) -> str:
-    """A share as text: "34 %", with one digit more below ten."""
-    value = 100 * share
-    return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
 
 
 def too_little(what: str, share: float, run: RunView) -> str:

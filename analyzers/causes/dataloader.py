@@ -33,11 +33,11 @@ from gpuprof.analyzers.causes.base import (
     Verdict,
     confidence,
     finding,
-    percent,
     too_little,
 )
 from gpuprof.analyzers.intervals import Spans
 from gpuprof.analyzers.places import lines_of, records_lines
+from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
 
 ID = "dataloader"

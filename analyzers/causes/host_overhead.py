@@ -32,11 +32,11 @@ from gpuprof.analyzers.causes.base import (
     Verdict,
     confidence,
     finding,
-    percent,
     too_little,
 )
 from gpuprof.analyzers.intervals import covered, union
 from gpuprof.analyzers.places import lines_of
+from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
 from gpuprof.trace import Category
 

@@ -31,11 +31,11 @@ from gpuprof.analyzers.causes.base import (
     Verdict,
     confidence,
     finding,
-    percent,
 )
 from gpuprof.analyzers.pricing import DevicePricing, trusted
 from gpuprof.analyzers.replay import Change, replay
 from gpuprof.analyzers.roofline import sm_counts
+from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, RuledOut
 
 ID = "small-batch"

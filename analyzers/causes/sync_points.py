@@ -35,13 +35,13 @@ from gpuprof.analyzers.causes.base import (
     Verdict,
     confidence,
     finding,
-    percent,
     too_little,
 )
 from gpuprof.analyzers.host import Blocking
 from gpuprof.analyzers.intervals import contains, covered
 from gpuprof.analyzers.operators import innermost
 from gpuprof.analyzers.places import lines_of
+from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut, Window
 from gpuprof.trace import Category
 

@@ -1,0 +1,110 @@
+"""The Python door to what the command line does: `analyze` and what it answers with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuprof import __version__
+from gpuprof.analyzers.diagnose import Recorded, diagnose
+from gpuprof.diagnosis import Diagnosis, to_json
+from gpuprof.errors import GpuprofError, InputError
+from gpuprof.inputs import Inputs, gather
+from gpuprof.readers.kineto import read_trace
+from gpuprof.trace import Trace
+
+Progress = Callable[[str, int, int], None]
+
+REPORT_NAME = "report.html"
+JSON_NAME = "diagnosis.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A diagnosis with the traces that it was made from, which the report draws."""
+
+    diagnosis: Diagnosis
+    traces: tuple[Trace, ...]
+
+
+def analyze(*paths: str | os.PathLike[str], cores: int | None = None) -> Diagnosis:
+    """Diagnoses what was recorded.
+
+    Args:
+        paths: Traces, folders of traces, run directories; several are joined into one diagnosis.
+        cores: CPU cores that a process of the run may use, where that is known.
+
+    Raises:
+        InputError: a path can't be read as anything known.
+    """
+    return analyze_paths(*paths, cores=cores).diagnosis
+
+
+def analyze_paths(
+    *paths: str | os.PathLike[str], cores: int | None = None, progress: Progress | None = None
+) -> Analysis:
+    """As `analyze`, and keeps the traces for the report.
+
+    Args:
+        paths: As for `analyze`.
+        cores: As for `analyze`.
+        progress: Told what is done, how far, of how many.
+    """
+    if not paths:
+        raise InputError("nothing to analyze", hint="give a trace, a folder or a run directory")
+    inputs = gather(paths)
+    traces = _read_all(inputs.traces, progress, "reading")
+    attribution = _attribution(inputs, progress)
+    recorded = Recorded(tuple(traces), attribution, cores)
+    diagnosis, view = diagnose(recorded, __version__, progress)
+    return Analysis(diagnosis, tuple(account.trace for account in view.ranks))
+
+
+def write_reports(
+    analysis: Analysis, out: str | os.PathLike[str], *, lang: str = "en"
+) -> tuple[Path, Path]:
+    """Writes `report.html` and `diagnosis.json` into a folder.
+
+    Returns:
+        Their paths.
+
+    Raises:
+        GpuprofError: the folder can't be written.
+    """
+    from gpuprof.reports.html import write_html
+
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        json_path = folder / JSON_NAME
+        json_path.write_bytes(to_json(analysis.diagnosis))
+    except OSError as error:
+        raise GpuprofError(
+            f"cannot write to {folder}: {error.strerror or error}",
+            hint="choose another place with --out",
+        ) from error
+    summary = write_html(analysis.diagnosis, analysis.traces, folder / REPORT_NAME, lang=lang)
+    return summary.path, json_path
+
+
+def _read_all(paths: list[Path], progress: Progress | None, what: str) -> list[Trace]:
+    traces = []
+    for done, path in enumerate(paths):
+        if progress is not None:
+            progress(what, done, len(paths))
+        traces.append(read_trace(path))
+    return traces
+
+
+def _attribution(inputs: Inputs, progress: Progress | None) -> dict[int, Trace]:
+    """Traces of attribution windows by rank; one that can't be read is only a lost nicety."""
+    found: dict[int, Trace] = {}
+    for path in inputs.attribution:
+        try:
+            trace = read_trace(path)
+        except InputError:
+            continue
+        found[trace.meta.rank or 0] = trace
+    return found

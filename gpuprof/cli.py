@@ -1,0 +1,286 @@
+"""The command line. Each command imports what it needs when it runs, so that `--help` is quick.
+
+Exit status: 0 done; 2 wrong input or usage (one line on standard error); 3 a gate failed;
+130 interrupted; 1 a fault of gpuprof.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprof import __version__
+from gpuprof.errors import GpuprofError
+
+if TYPE_CHECKING:
+    from gpuprof.api import Analysis
+
+DEFAULT_OUT = "gpuprof-report"
+FAULT_STATUS = 1
+INTERRUPTED_STATUS = 130
+
+FORMATS = ("text", "json", "md")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="gpuprof")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
+    """Why is my GPU not busy, what exactly do I change, how much faster will it be?
+
+    \b
+    Examples:
+      gpuprof demo                       a real training loop with a planted fault, diagnosed
+      gpuprof analyze trace.json.gz      the verdict on a recorded trace
+      gpuprof analyze traces/            all ranks of a job in one diagnosis
+    """
+    context.obj = {"debug": debug}
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "--out",
+    default=DEFAULT_OUT,
+    show_default=True,
+    type=click.Path(file_okay=False),
+    help="Folder for report.html and diagnosis.json.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Also write the diagnosis as JSON to FILE; '-' prints it, and nothing else.",
+    metavar="FILE|-",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="What is printed.",
+)
+@click.option("--no-html", is_flag=True, help="Write no files, only print.")
+@click.option(
+    "--cores",
+    type=click.IntRange(min=1),
+    help="CPU cores that a process of the run may use, for advice on workers.",
+)
+def analyze(
+    paths: tuple[str, ...],
+    out: str,
+    json_file: str | None,
+    form: str,
+    no_html: bool,
+    cores: int | None,
+) -> None:
+    """Diagnose traces, folders of traces and run directories.
+
+    PATHS may be Kineto traces (.json, .json.gz) and folders of them, one trace a rank; all are
+    joined into one diagnosis.
+
+    \b
+    Examples:
+      gpuprof analyze trace.json.gz
+      gpuprof analyze rank0.json.gz rank1.json.gz --out report
+      gpuprof analyze traces/ --json -
+    """
+    from gpuprof.api import analyze_paths
+
+    with _progress() as told:
+        analysis = analyze_paths(*paths, cores=cores, progress=told)
+    _deliver(analysis, out, json_file, form, files=not no_html)
+
+
+@cli.command()
+@click.argument("run", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("html", *FORMATS)),
+    default="html",
+    show_default=True,
+)
+@click.option("-o", "--out", type=click.Path(), help="Where to write it (default: standard output).")
+def report(run: tuple[str, ...], form: str, out: str | None) -> None:
+    """Show a run in another form: one file, or standard output.
+
+    \b
+    Examples:
+      gpuprof report runs/mine -o mine.html
+      gpuprof report runs/mine --format md >> "$GITHUB_STEP_SUMMARY"
+    """
+    from gpuprof.api import analyze_paths
+
+    with _progress() as told:
+        analysis = analyze_paths(*run, progress=told)
+    if form == "html":
+        from gpuprof.reports.html import write_html
+
+        summary = write_html(analysis.diagnosis, analysis.traces, Path(out or "report.html"))
+        click.echo(str(summary.path))
+        return
+    if out:
+        _write(Path(out), _as_text(analysis, form))
+    else:
+        _show(analysis, form)
+
+
+@cli.command()
+@click.option("--fault", default="dataloader", show_default=True, help="Which fault to plant.")
+@click.option("--fixed", is_flag=True, help="Run the repaired form of the same workload.")
+@click.option(
+    "--out",
+    default="gpuprof-demo",
+    show_default=True,
+    type=click.Path(file_okay=False),
+    help="Folder for the recording and the report.",
+)
+@click.option("--list", "show", is_flag=True, help="List the faults that can be planted here.")
+def demo(fault: str, fixed: bool, out: str, show: bool) -> None:
+    """Record a real small training loop with a planted fault, and diagnose it.
+
+    Runs on the GPU if there is one, else on the CPU, in under a minute. Needs torch.
+    """
+    from gpuprof.demo import FAULTS, record_demo
+
+    if show:
+        for name, planted in FAULTS.items():
+            click.echo(f"{name:15} {planted.summary}")
+        return
+    from gpuprof.api import analyze_paths
+
+    folder = Path(out)
+    with _progress() as told:
+        recorded = record_demo(fault, folder, told, fixed=fixed)
+        analysis = analyze_paths(
+            *recorded.traces, *recorded.attribution, cores=_own_cores(), progress=told
+        )
+    click.echo(f"Recorded {recorded.workload.name} on {recorded.device}; planted: {fault}.\n")
+    _deliver(analysis, str(folder), None, "text", files=True)
+
+
+def _own_cores() -> int:
+    """CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _deliver(
+    analysis: Analysis, out: str, json_file: str | None, form: str, *, files: bool
+) -> None:
+    """Writes the files and prints what was asked for."""
+    from gpuprof.diagnosis import to_json
+
+    report_path = None
+    if files and json_file != "-":
+        from gpuprof.api import write_reports
+
+        report_path, _ = write_reports(analysis, out)
+    if json_file == "-":
+        click.echo(to_json(analysis.diagnosis).decode(), nl=False)
+        return
+    if json_file:
+        _write(Path(json_file), to_json(analysis.diagnosis).decode())
+    _show(analysis, form)
+    if report_path is not None and form == "text":
+        click.echo(f"\nReport: {report_path}")
+
+
+def _as_text(analysis: Analysis, form: str) -> str:
+    if form == "json":
+        from gpuprof.diagnosis import to_json
+
+        return to_json(analysis.diagnosis).decode()
+    if form == "md":
+        from gpuprof.reports.markdown import to_markdown
+
+        return to_markdown(analysis.diagnosis)
+    import io
+
+    from rich.console import Console
+
+    from gpuprof.reports.terminal import render
+
+    plain = io.StringIO()
+    render(analysis.diagnosis, Console(file=plain, width=100))
+    return plain.getvalue()
+
+
+def _show(analysis: Analysis, form: str) -> None:
+    """Prints on standard output; text follows the terminal's width and colours."""
+    if form != "text":
+        click.echo(_as_text(analysis, form), nl=False)
+        return
+    from rich.console import Console
+
+    from gpuprof.reports.terminal import render
+
+    render(analysis.diagnosis, Console())
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise GpuprofError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
+    """A progress bar on standard error, only for people."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def told(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total or None)
+
+        yield told
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Runs the command line and exits."""
+    debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = cli.main(args=arguments, prog_name="gpuprof", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except GpuprofError as error:
+        if debug:
+            raise
+        click.echo(f"gpuprof: {error}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("gpuprof: interrupted", err=True)
+        sys.exit(INTERRUPTED_STATUS)
+    except BrokenPipeError:
+        # The reader of our output went away (| head): nothing to complain about.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if debug:
+            raise
+        click.echo(
+            f"gpuprof: a fault of gpuprof itself, {type(error).__name__}: {error};"
+            " --debug shows where, please report it",
+            err=True,
+        )
+        sys.exit(FAULT_STATUS)

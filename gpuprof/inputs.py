@@ -1,0 +1,107 @@
+"""What a user points at, sorted by kind: files, folders of files, run directories."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuprof.errors import InputError
+from gpuprof.readers.files import sniff
+
+MAX_FILES = 20_000
+"""More files than this under one folder are no folder of traces: a home directory, a data set."""
+
+_TRACE_NAME = re.compile(r".*\.json(\.gz)?$", re.IGNORECASE)
+_OTHER_NAME = re.compile(r".*\.(log|txt|csv|out)(\.gz)?$|.*(dump|trace|nccl)[^/]*$", re.IGNORECASE)
+_ATTRIBUTION = re.compile(r"attribution-rank\d+\.json(\.gz)?$")
+_OWN_OUTPUT = frozenset({"diagnosis.json", "manifest.json"})
+
+HINT = "give Kineto traces (.json, .json.gz), a folder of them, or a run directory"
+
+
+@dataclass(slots=True)
+class Inputs:
+    """Paths by kind, each in the order given (folders sorted by name).
+
+    traces: Kineto traces whose times count. attribution: traces of windows with stacks, whose
+    times do not. left_out: files in folders that nothing here reads, with the reason.
+    """
+
+    traces: list[Path] = field(default_factory=list)
+    attribution: list[Path] = field(default_factory=list)
+    nccl_logs: list[Path] = field(default_factory=list)
+    smi_logs: list[Path] = field(default_factory=list)
+    flight_records: list[Path] = field(default_factory=list)
+    left_out: dict[Path, str] = field(default_factory=dict)
+
+    def is_empty(self) -> bool:
+        return not (self.traces or self.nccl_logs or self.smi_logs or self.flight_records)
+
+
+def gather(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
+    """Sorts what the user gave by kind.
+
+    A file that is named must be something; in a folder, what is nothing is left out and noted.
+
+    Raises:
+        InputError: a path is missing, is of no known kind, or a folder holds nothing to read.
+    """
+    inputs = Inputs()
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            before = inputs.is_empty()
+            _take_folder(path, inputs)
+            if before and inputs.is_empty():
+                raise InputError(f"{path} holds nothing that can be analyzed", hint=HINT)
+        else:
+            _take(path, inputs, named=True)
+    if inputs.is_empty() and inputs.attribution:
+        # Only windows with stacks: their times are distorted, but better than none.
+        inputs.traces, inputs.attribution = inputs.attribution, []
+    return inputs
+
+
+def _take_folder(folder: Path, inputs: Inputs) -> None:
+    for path in _files_under(folder):
+        if path.name in _OWN_OUTPUT or path.stat().st_size == 0:
+            continue
+        if _TRACE_NAME.match(path.name) or _OTHER_NAME.match(path.name):
+            _take(path, inputs, named=False)
+
+
+def _files_under(folder: Path) -> Iterator[Path]:
+    """Regular files below a folder, sorted, hidden ones and links to folders left out."""
+    seen = 0
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        for name in sorted(files):
+            seen += 1
+            if seen > MAX_FILES:
+                raise InputError(
+                    f"{folder} holds more than {MAX_FILES:,} files", hint="name a smaller folder"
+                )
+            path = Path(root) / name
+            if not name.startswith(".") and path.is_file():
+                yield path
+
+
+def _take(path: Path, inputs: Inputs, *, named: bool) -> None:
+    kind = sniff(path)
+    if kind == "kineto":
+        is_attribution = _ATTRIBUTION.match(path.name) is not None
+        (inputs.attribution if is_attribution else inputs.traces).append(path)
+    elif kind == "nccl-log":
+        inputs.nccl_logs.append(path)
+    elif kind == "smi-csv":
+        inputs.smi_logs.append(path)
+    elif kind == "flight-recorder":
+        inputs.flight_records.append(path)
+    elif named:
+        # The reader knows best what it is instead, and says so.
+        inputs.traces.append(path)
+    else:
+        inputs.left_out[path] = kind
