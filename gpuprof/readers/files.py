@@ -213,12 +213,13 @@ def sniff_bytes(start: bytes) -> str:
     if not text:
         return "unknown"
     if _is_pickle(start) or text[:1] in b"{[":
+        # A trace names the process groups and NCCL's version, too: its own signs come first.
+        if text[:1] in b"{[" and KINETO_SIGNS.search(text):
+            return "kineto"
         if sum(sign in start for sign in FLIGHT_RECORDER_SIGNS) >= 2:
             return "flight-recorder"
         if text[:1] not in b"{[":
             return "unknown"
-        if KINETO_SIGNS.search(text):
-            return "kineto"
         if b'"nodes"' in text and EXECUTION_TRACE_SIGNS.search(text):
             return "execution-trace"
         return "unknown"
