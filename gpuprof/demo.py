@@ -60,7 +60,7 @@ FAULTS: dict[str, Fault] = {
         Fault(
             cause="dataloader",
             script="slow_loader.py",
-            summary="the training process decodes every image itself (num_workers=0)",
+            summary="the training process fetches and decodes every image itself (num_workers=0)",
         ),
         Fault(
             cause="small-batch",
