@@ -230,7 +230,9 @@ def busy_bins(
     first = int(trace.start_ns[0])
     last = int(trace.start_ns[-1])
     last = max(last, int((trace.start_ns[rows] + trace.dur_ns[rows]).max()), first + bins)
-    edges = np.linspace(first, last, bins + 1)
+    edges = np.linspace(
+        0, last - first, bins + 1
+    )  # from `first`: epoch ns are too large for floats
     lane_of = trace.lane[rows]
     counts = np.bincount(lane_of, minlength=len(trace.lanes))
     used = np.flatnonzero(counts)
@@ -238,7 +240,7 @@ def busy_bins(
     result = []
     for lane in chosen:
         mine = rows if len(used) == 1 else rows[lane_of == lane]
-        start = trace.start_ns[mine]
+        start = trace.start_ns[mine] - first
         end = start + np.maximum(trace.dur_ns[mine], 0)
         covered = np.maximum.accumulate(end)
         begin = start.copy()

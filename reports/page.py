@@ -263,7 +263,7 @@ def render(
         if strips_left_out
         else "",
         timeline_short=list(notes[1:] if has_timeline else notes)
-        if thinned or notes and not has_timeline
+        if thinned or (notes and not has_timeline)
         else [],
         timeline_notes=list(notes),
         kernels_have_limit=any(

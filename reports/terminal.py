@@ -147,7 +147,7 @@ def _finding(
             saving = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))} ({saving})"
     title = f"{finding.title}: {saving}"
     out.line(title, _STYLES.get(finding.severity, ""), indent=3, first=f"{number}.")
-    if finding.evidence:
+    if finding.evidence and finding.severity != "info":
         out.line(finding.evidence[0].text, indent=3)
     if finding.late_ranks:
         out.line(words.say("finding.late", ranks=text.rank_list(finding.late_ranks)), indent=3)
@@ -158,6 +158,18 @@ def _finding(
     for fix in finding.fixes[:1]:
         arrow = "→" if out.unicode else "->"
         out.line(fix.title, "green", indent=4 + len(arrow), first=f"   {arrow} ")
+
+
+def _together(diagnosis: Diagnosis, words: Catalog) -> str:
+    best, step = diagnosis.together, diagnosis.run.steps.median_ms
+    if best is None or step is None:
+        return story.together(diagnosis, words)
+    return words.say(
+        "terminal.together",
+        saved=text.milliseconds(max(step - best.step_ms, 0.0)),
+        step=text.milliseconds(step),
+        share=text.percent(best.reduction),
+    )
 
 
 def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
@@ -174,7 +186,7 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
     out.line(diagnosis.headline or words.say("untitled"), "bold")
     facts = [*story.run_facts(diagnosis, words)]
     out.line(" · ".join(facts), "dim")
-    out.line(story.together(diagnosis, words))
+    out.line(_together(diagnosis, words))
     bound = diagnosis.bound
     verdict = f"{words.say('terminal.bound')} {words.name('bound', bound.class_).lower()}"
     if bound.also:

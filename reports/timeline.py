@@ -257,8 +257,8 @@ def _shortest(chunks: Sequence[Arranged], kept: Sequence[Bools], target: int) ->
         [(chunk.end_ns - chunk.start_ns)[~mask] for chunk, mask in zip(chunks, kept, strict=True)]
     )
     left = target - (sum(len(mask) for mask in kept) - len(outer))
-    if left >= len(outer):
-        return 0, True
+    if left >= len(outer) or not len(outer):
+        return 0, left >= len(outer)
     rank = len(outer) - 1 - max(left, 0)
     return int(np.partition(outer, rank)[rank]) + 1, left > 0
 

@@ -257,6 +257,8 @@ ENGLISH: Mapping[str, str] = {
     "data.made_by": "Made by gpuprof {version}. This page makes no network request.",
     "theme": "Switch theme",
     # terminal
+    "terminal.together": "All changes together: up to {saved} of {step} a step ({share}); one "
+    "replay, not a sum.",
     "terminal.bound": "Bound by",
     "terminal.more": "{count} more: {names}",
     "terminal.at": "at",

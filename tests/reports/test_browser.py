@@ -1,0 +1,165 @@
+"""The page in a real browser: quiet, inert, usable by keyboard, readable without script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fixtures.diagnoses import hostile_diagnosis, hostile_traces, sample_diagnosis, sample_traces
+from gpuprof.reports.html import write_html
+
+if TYPE_CHECKING:
+    from typing import Any
+
+KEY = """((key, more = {}) => document.getElementById('gp-canvas').dispatchEvent(
+  new KeyboardEvent('keydown', {key, bubbles: true, cancelable: true, ...more})))"""
+DETAIL = "document.getElementById('gp-detail').textContent"
+# Colour of a canvas pixel at (x, y) in CSS pixels.
+PIXEL = """((x, y) => { const c = document.getElementById('gp-canvas');
+  const k = c.width / c.clientWidth;
+  return [...c.getContext('2d').getImageData(x * k, y * k, 1, 1).data].slice(0, 3).join(); })"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_html(sample_diagnosis(3), sample_traces(3), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hostile") / "report.html"
+    write_html(hostile_diagnosis(), hostile_traces(), path)
+    return path
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_hostile_names_do_nothing(browser: Any, hostile: Path, dark: bool) -> None:
+    with browser.open(hostile, dark=dark) as page:
+        page.eval("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        page.eval("document.getElementById('gp-theme').click()")
+        for _ in range(6):
+            page.eval(f"{KEY}('ArrowRight'); {KEY}('ArrowDown')")
+        assert "<img src=x onerror=alert(2)>" in page.eval(DETAIL)
+        page.eval("document.querySelector('.goto').click()")
+        page.eval("new Promise((done) => setTimeout(done, 200))")
+        assert page.problems == []
+        assert page.requests == [hostile.resolve().as_uri()]
+        assert (
+            page.eval("document.querySelectorAll('img, iframe, object, svg[onload]').length") == 0
+        )
+
+
+def test_the_page_makes_one_request_and_logs_nothing(browser: Any, report: Path) -> None:
+    with browser.open(report) as page:
+        assert page.eval("document.documentElement.dataset.timeline") == "ready"
+        assert page.eval("document.getElementById('gp-static').hidden")
+        assert page.problems == []
+        assert page.requests == [report.resolve().as_uri()]
+
+
+@pytest.mark.parametrize("width", [390, 800, 1280])
+def test_nothing_scrolls_sideways(browser: Any, report: Path, hostile: Path, width: int) -> None:
+    for path in (report, hostile):
+        with browser.open(path, width=width, height=844) as page:
+            page.eval("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+            assert page.eval("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_without_script_the_strip_stands_in_and_no_button_is_dead(
+    browser: Any, report: Path
+) -> None:
+    with browser.open(report, script=False) as page:
+        # DevTools still evaluates; only the page's own script is off.
+        assert page.eval("document.getElementById('gp-timeline').offsetParent === null")
+        assert page.eval("document.querySelectorAll('#gp-static svg').length") == 6
+        assert page.eval(
+            "[...document.querySelectorAll('button')].every((b) => b.offsetParent === null)"
+        )
+        assert "num_workers=4" in page.eval("document.body.innerText")
+        assert page.problems == []
+
+
+def test_all_events_are_walked_to_by_keyboard(browser: Any, report: Path) -> None:
+    with browser.open(report) as page:
+        assert page.eval(f"/[0-9],[0-9]{{3}} events in 15 lanes/.test({DETAIL})")
+        page.eval(f"{KEY}('0'); {KEY}('ArrowRight')")
+        first = page.eval(DETAIL)
+        assert "Rank 0, Stream 7" in first
+        page.eval(f"{KEY}('ArrowRight')")
+        assert page.eval(DETAIL) != first
+        page.eval(f"for (let i = 0; i < 2; i++) {KEY}('ArrowDown')")
+        assert "Rank 0, thread 8118" in page.eval(DETAIL)
+        page.eval(f"{KEY}('f'); {KEY}('w'); {KEY}('d'); {KEY}('PageDown')")
+        page.eval(f"{KEY}('Escape')")
+        assert "events in 15 lanes" in page.eval(DETAIL)
+        assert page.problems == []
+
+
+def test_search_counts_and_steps_through_every_match(browser: Any, report: Path) -> None:
+    with browser.open(report) as page:
+        page.eval("""{ const s = document.getElementById('gp-search'); s.value = 'AllReduce';
+          s.dispatchEvent(new Event('input', {bubbles: true})); }""")
+        found = page.eval("document.getElementById('gp-found').textContent")
+        assert found.startswith("18 events, ")
+        seen = []
+        page.eval(f"{KEY}('0')")
+        for _ in range(19):
+            page.eval("document.getElementById('gp-next').click()")
+            seen.append(page.eval(DETAIL))
+        assert all("ncclDevKernel_AllReduce" in text for text in seen)
+        assert len(set(seen)) == 18
+
+
+def test_a_finding_shows_its_window_with_the_ranks_lanes_open(browser: Any, report: Path) -> None:
+    with browser.open(report) as page:
+        page.eval("document.querySelector('.goto').click()")
+        assert page.eval("document.activeElement.id") == "gp-canvas"
+        page.eval(f"{KEY}('ArrowRight')")
+        start = page.eval(DETAIL)
+        assert "starts 2" in start or "starts 3" in start  # step 2 begins at 350 ms
+
+
+def test_every_pixel_of_a_covered_row_is_filled_at_full_zoom_out(
+    browser: Any, tmp_path: Path
+) -> None:
+    """A long event that starts in the pixel of a short one must not vanish with it."""
+    path = tmp_path / "report.html"
+    write_html(sample_diagnosis(), sample_traces(), path)
+    with browser.open(path) as page:
+        page.eval(f"{KEY}('0')")
+        page.eval("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        colours = page.eval(f"""(() => {{
+          const seen = {{}};
+          for (let x = 200; x < document.getElementById('gp-canvas').clientWidth - 8; x += 7) {{
+            const c = {PIXEL}(x, 26 + 2 * 24 + 1); // top edge of the first thread's first row
+            seen[c] = (seen[c] || 0) + 1;
+          }}
+          return seen; }})()""")
+        annotation = colours.get("92,91,0", 0)
+        assert annotation >= 0.9 * sum(colours.values()), colours
+
+
+def test_the_theme_button_repaints_page_and_canvas(browser: Any, report: Path) -> None:
+    with browser.open(report) as page:
+        settle = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        assert page.eval("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        light = page.eval(f"{PIXEL}(5, 5)")
+        page.eval("document.getElementById('gp-theme').click()")
+        page.eval(settle)
+        assert page.eval("getComputedStyle(document.body).backgroundColor") == "rgb(20, 22, 26)"
+        assert page.eval(f"{PIXEL}(5, 5)") != light
+
+
+def test_damaged_timeline_data_leaves_the_static_page(browser: Any, report: Path) -> None:
+    source = report.read_text(encoding="utf-8")
+    at = source.index('id="gp-events">') + len('id="gp-events">')
+    broken = report.with_name("broken.html")
+    broken.write_text(source[:at] + "AAAA" + source[at + 4 :], encoding="utf-8")
+    with browser.open(broken) as page:
+        assert page.eval("document.documentElement.dataset.timeline") == "failed"
+        assert not page.eval("document.getElementById('gp-static').hidden")
+        assert page.eval("document.getElementById('gp-timeline').hidden")

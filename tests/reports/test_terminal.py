@@ -1,0 +1,99 @@
+"""The verdict fits any terminal and prints nothing but plain text."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from fixtures.diagnoses import hostile_diagnosis, sample_diagnosis
+from gpuprof.diagnosis import Diagnosis
+from gpuprof.reports.terminal import render
+
+
+def printed(diagnosis: Diagnosis, *, width: int = 80, encoding: str = "utf-8", **how: bool) -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, errors="strict")
+    render(diagnosis, Console(file=file, width=width, **how))
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_lines_fit_the_width_and_hold_the_verdict(width: int) -> None:
+    shown = printed(sample_diagnosis(), width=width)
+    lines = shown.splitlines()
+    assert all(len(line) <= width for line in lines)
+    flat = " ".join(shown.split())
+    for part in (
+        "The GPU waits for data in a third of each step",
+        "Bound by input, 93 % confidence",
+        "Waiting for input",
+        "58.9 ms",
+        "33.6 %",
+        "−59.4 ms (31–36 %)",
+        "train.py:45",
+        "Load batches in worker processes",
+        "Could not be judged: checkpointing",
+    ):
+        assert part in flat
+    assert len(lines) <= (33 if width >= 80 else 42)
+
+
+def test_a_number_and_its_unit_stay_on_one_line() -> None:
+    for width in range(50, 110, 7):
+        for line in printed(sample_diagnosis(), width=width).splitlines():
+            assert not line.lstrip().startswith(("% ", "ms ", "%;", "%,"))
+
+
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = printed(sample_diagnosis(), force_terminal=True)
+    assert "\x1b[3" not in shown.replace("\x1b[3m", "")  # no colour; italics would be no colour
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[" in printed(sample_diagnosis(), force_terminal=True)
+
+
+def test_no_escape_sequence_and_no_markup_of_a_name_gets_through() -> None:
+    text = "\x1b]0;owned\x07[bold red]x[/bold red]\u202e"
+    shown = printed(hostile_diagnosis(text), force_terminal=False)
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "\u202e" not in shown
+    assert "[bold red]" in shown
+
+
+def test_an_ascii_terminal_gets_ascii() -> None:
+    shown = printed(sample_diagnosis(), encoding="ascii")
+    assert "-59.4 ms (31-36 %)" in " ".join(shown.split())
+
+
+def test_nothing_known_is_said_and_does_not_crash() -> None:
+    diagnosis = msgspec.structs.replace(
+        sample_diagnosis(),
+        budget={},
+        findings=(),
+        together=None,
+        ranks=(),
+        headline="",
+        run=msgspec.structs.replace(
+            sample_diagnosis().run,
+            steps=msgspec.structs.replace(sample_diagnosis().run.steps, count=0, median_ms=None),
+        ),
+    )
+    shown = printed(diagnosis)
+    assert "no steps found" in shown
+    assert "does not allow an account" in shown
+
+
+def test_many_findings_and_warnings_are_folded() -> None:
+    sample = sample_diagnosis()
+    many = msgspec.structs.replace(
+        sample, findings=sample.findings * 4, warnings=tuple(f"warning {i}" for i in range(9))
+    )
+    shown = printed(many)
+    assert "5 more:" in shown
+    assert "and 6 more" in shown
