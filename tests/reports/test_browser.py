@@ -61,7 +61,7 @@ def test_the_page_makes_one_request_and_logs_nothing(browser: Any, report: Path)
         assert page.requests == [report.resolve().as_uri()]
 
 
-@pytest.mark.parametrize("width", [390, 800, 1280])
+@pytest.mark.parametrize("width", [390, 800, 1000, 1280])
 def test_nothing_scrolls_sideways(browser: Any, report: Path, hostile: Path, width: int) -> None:
     for path in (report, hostile):
         with browser.open(path, width=width, height=844) as page:
