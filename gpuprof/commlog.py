@@ -86,6 +86,7 @@ class Communicator:
     ended: dict[int, str] = field(default_factory=dict)
     processes: dict[int, int] = field(default_factory=dict)
     devices: dict[int, tuple[int, str]] = field(default_factory=dict)
+    handles: dict[int, str] = field(default_factory=dict)
     nodes: int | None = None
 
     @property
@@ -122,7 +123,7 @@ class Transport:
 class Graph:
     """A result of the graph search. `bandwidth_*` are GB/s a channel; pattern 4 is the ring."""
 
-    process: int
+    process: int | None
     pattern: int
     channels: int
     bandwidth_intra: float
@@ -136,7 +137,7 @@ class Graph:
 class TopologyNode:
     """A node of NCCL's own topology dump; `bandwidth` is the link to its parent, GB/s."""
 
-    process: int
+    process: int | None
     kind: str
     identity: str
     link: str
@@ -225,10 +226,12 @@ class CommLog:
     @property
     def multi_node(self) -> bool | None:
         """Whether the job spans nodes: from `nNodes`, hosts and network transports; else None."""
-        nodes = [comm.nodes for comm in self.communicators if comm.nodes is not None]
-        if nodes and max(nodes) > 1:
-            return True
-        if len(self.hosts) > 1 or any(t.kind == "net" for t in self.transports):
+        nodes = {comm.size: comm.nodes for comm in self.communicators if comm.nodes is not None}
+        if nodes and (max(nodes.values()) > 1 or max(nodes) == self.world_size):
+            return max(nodes.values()) > 1
+        members = {p for comm in self.communicators for p in comm.processes.values()}
+        hosts = {self.processes[p].host for p in members} or set(self.hosts)
+        if len(hosts) > 1 or any(t.kind == "net" for t in self.transports):
             return True
         if nodes or any(len(comm.completed) == comm.size for comm in self.communicators):
             return False

@@ -49,6 +49,11 @@ class Facts:
         return min(lines) if lines else None
 
     @cached_property
+    def p2p_limited(self) -> bool:
+        names = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
+        return any(self.variables.get(name) in ("1", "LOC", "0") for name in names)
+
+    @cached_property
     def imex(self) -> bool:
         return any("IMEX" in event.text or "MNNVL" in event.text for event in self.log.events)
 
@@ -62,6 +67,9 @@ CONDITIONS: dict[str, Condition] = {
     "comm_id_set": lambda _event, facts: "NCCL_COMM_ID" in facts.variables,
     "roce": lambda _event, facts: facts.roce,
     "port_events": lambda _event, facts: facts.port_events,
+    "gid_index_set": lambda _event, facts: "NCCL_IB_GID_INDEX" in facts.variables,
+    "p2p_limited": lambda _event, facts: facts.p2p_limited,
+    "no_communicator": lambda _event, facts: not facts.log.communicators,
     "imex_in_log": lambda _event, facts: facts.imex,
     "not_at_collective": lambda event, facts: (
         facts.first_complete is None or event.line < facts.first_complete

@@ -16,6 +16,8 @@ P2P_OFF = {
 }
 """Settings that keep peer access off, or inside one switch or NVLink island."""
 
+P2P_FULLY_OFF = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("LOC", "0")}
+
 GDR_CAPABLE = re.compile(r"mlx\d|bnxt_re|ib\d|efa|rdmap|irdma|roce|IB|ibext", re.IGNORECASE)
 GDR_INCAPABLE = re.compile(r"hfi\d|opa", re.IGNORECASE)
 """Omni-Path adapters do not move GPU memory over the verbs path that NCCL uses."""
@@ -44,8 +46,6 @@ def _origin(log: CommLog, transport: Transport) -> str:
 def findings_from_peers(log: CommLog) -> list[Finding]:
     """GPUs of one host that talk through host memory."""
     shm = [t for t in log.transports if t.kind == "shm"]
-    if not shm:
-        return []
     facts = Facts(log)
     off = {v: facts.variables[v] for v in P2P_OFF if facts.variables.get(v) in P2P_OFF[v]}
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
@@ -55,11 +55,16 @@ def findings_from_peers(log: CommLog) -> list[Finding]:
     pairs = {tuple(sorted((t.source, t.target or 0))) for t in shm}
     refused = [f for f in log.facts_of("p2p_off") if "e" not in f.fields]
     nvlink = any(f.fields.get("nvlink") for f in refused)
+    total = any(off.get(v) in values for v, values in P2P_FULLY_OFF.items())
+    peers = any(t.kind == "p2p" for t in log.transports)
+    if not shm and (peers or not total or not log.env):
+        return []
     if not off and not only_shm and not nvlink:
         return []
-    first = shm[0]
-    text = f"{len(pairs)} pairs of GPUs of one host talk through host memory (SHM)"
-    evidence = [row_evidence(log, first.line, first.process, text)]
+    evidence: list[Evidence] = []
+    if shm:
+        text = f"{len(pairs)} pairs of GPUs of one host talk through host memory (SHM)"
+        evidence.append(row_evidence(log, shm[0].line, shm[0].process, text))
     if off:
         variable, value = next(iter(off.items()))
         line = next((e.line for e in log.env if e.variable == variable), 0)
@@ -251,6 +256,23 @@ def findings_from_gdr(log: CommLog) -> list[Finding]:
         return []
     if log.multi_node is False:
         return []
+    rings = [f for f in log.facts_of("connected") if f.fields.get("gdr") == "0"]
+    if (
+        rings
+        and log.multi_node
+        and any(f.fields["network"] != "Socket" for f in log.facts_of("network"))
+    ):
+        one = rings[0]
+        return [
+            _gdr_finding(
+                log,
+                one.line,
+                one.process,
+                "The rings are connected with GDR 0",
+                "gdr_disabled",
+                facts,
+            )
+        ]
     states = [
         f
         for f in log.facts_of("gdr")
@@ -336,6 +358,7 @@ def findings_from_graph(log: CommLog) -> list[Finding]:
 
 
 Problem = tuple[int, int | None, str]
+"""Line, process and what is wrong there."""
 
 
 def _bad_link(log: CommLog) -> Problem | None:
@@ -359,7 +382,7 @@ def _bad_link(log: CommLog) -> Problem | None:
 
 
 def _asymmetric(log: CommLog) -> Problem | None:
-    links: dict[tuple[int, str, str], tuple[float, int]] = {}
+    links: dict[tuple[int | None, str, str], tuple[float, int]] = {}
     for node in log.topology:
         if node.link == "NVL" and node.kind == "GPU" and node.parent and node.bandwidth:
             links.setdefault(
@@ -377,9 +400,9 @@ def _asymmetric(log: CommLog) -> Problem | None:
 
 
 def _thin_ring(log: CommLog) -> Problem | None:
-    totals: dict[int, float] = {}
+    totals: dict[int | None, float] = {}
     for fact in log.facts_of("system"):
-        if fact.process is not None and "total" in fact.fields:
+        if "total" in fact.fields:
             totals.setdefault(fact.process, float(fact.fields["total"]))
     if log.multi_node:
         return None
@@ -400,7 +423,7 @@ def _thin_ring(log: CommLog) -> Problem | None:
 
 def findings_from_interface(log: CommLog) -> list[Finding]:
     """A bootstrap interface that other hosts cannot reach, in a job of several nodes."""
-    if log.multi_node is not True:
+    if log.multi_node is not True and "NCCL_COMM_ID" not in Facts(log).variables:
         return []
     for fact in log.facts_of("bootstrap"):
         name, address = fact.fields["interface"], fact.fields["address"]

@@ -150,7 +150,7 @@ def findings_from_watchdog(log: CommLog) -> list[Finding]:
     elif why.startswith("called another"):
         classes = ["collective_mismatch"]
     elif start_up or (progress and (first is None or (first.elements or 0) <= 1)):
-        classes = ["wait_on_slow_rank_cpu_work"]
+        classes = ["wait_on_slow_rank_cpu_work", *([] if progress else ["desync_straggler"])]
     else:
         classes = ["desync_straggler", "wait_on_slow_rank_cpu_work"]
     if progress and classes[0] == "wait_on_slow_rank_cpu_work":

@@ -425,7 +425,8 @@ BARE_HINT = re.compile(
     rb"W(?:atchdog|orkNCCL|ARN )|N(?:CCL|o space|o interface|o IP|ET/)|Last (?:error|NCCL)|"
     rb"C(?:UDA |uda f|onnect|ount |all to|CL version)|F(?:inger|ailed to|abric)|P(?:G status|2P D)|"
     rb"Got |Duplicate G|M(?:ultiple R|essage trunc|ismatch|NNVL)|A(?:F_INET|vg bus)|Error while|"
-    rb"To our best|#\d|%\|"
+    rb"To our best|HAMI|ACSC|DMAR|AMD-Vi|GT/s|=== System|Pattern \d|GPU Direct|\+ [PN][CV][IL]\[|"
+    rb"#\d|%\|"
 )
 """A cheap first look at lines without NCCL's prefix. Its alternatives start with letters that are
 rare in running text, which makes the search four times as fast as the texts themselves would."""
@@ -438,7 +439,9 @@ BARE = re.compile(
     r"socket interface|No interface found|Duplicate GPU|Multiple Ranks|libibverbs|ibv_|"
     r"Got completion|Got async|Got non-fatal|ismatched collective|mismatch error|P2P DISABLED|"
     r"opCount |\d WARN |Connection (?:closed|reset|refused)|[NR]CCL version|No IP interface|"
-    r"neither AF_INET|[Ff]abric ?[Mm]anager|Avg bus bandwidth|NCCL_[A-Z0-9_]+=|"
+    r"neither AF_INET|[Ff]abric ?[Mm]anager|Avg bus bandwidth|HAMI-core|NCCL_[A-Z0-9_]+=|ACSCtl|"
+    r"IOMMU enabled|AMD-Vi: |link_width=|^\s*=== System|Pattern \d, cross|GPU Direct RDMA |"
+    r"Connected all rings|\+ (?:PCI|NVL)\[|"
     r"\d%\|.*(?:[a-z]+/s|s/[a-z]+)\b"
 )
 """What a line without NCCL's prefix must hold to be kept: texts that frameworks repeat, PyTorch's

@@ -55,7 +55,11 @@ LAST_CALLS = re.compile(
     rb"comm (\S+)"
 )
 RANK_IN_TEXT = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]|\[rank(\d+)\]|\bRank (\d+)\]")
-BARE_COLLECTIVE = re.compile(r"(\w+): opCount ([0-9a-f]+) .*?count (\d+)")
+BARE_INFO = re.compile(
+    r"\s*(?:=== System|Pattern \d, cross|\+ (?:PCI|NVL)\[|Connected all rings)|.{0,40}GPU Direct RDMA "
+)
+BARE_KINDS = ("system", "pattern", "topology_node", "connected", "gdr")
+"""INFO texts that people quote without the prefix."""
 
 
 def read_nccl_log(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> CommLog:
@@ -209,7 +213,7 @@ class _Reader:
         if known is not None:
             self.events[key] = _again(known)
             return
-        if self.events_of[process] >= MAX_EVENTS_PER_PROCESS * (process is not None or 50):
+        if self.events_of[process] >= MAX_EVENTS_PER_PROCESS * (1 if process is not None else 100):
             return
         if len(self.events) >= MAX_EVENTS:
             self.log.truncated = True
@@ -236,10 +240,15 @@ class _Reader:
                     self.log, None, None, {k: v for k, v in match.groupdict().items() if v}, line
                 )
                 self.counts["version"] += 1
-                return
+                if "rror" not in text and "ailure" not in text:
+                    return
         if re.search(r"\d%\|", text) and not re.search(r"Rank \d+\]", text):
             if len(self.log.progress) < 1000:
                 self.log.progress.append((line, text[:MAX_TEXT]))
+            return
+        if BARE_INFO.match(text):
+            kinds = tuple(i for i, k in enumerate(INFO_KINDS) if k.name in BARE_KINDS)
+            self._info(None, None, text.strip(), line, kinds, None)
             return
         old = re.search(rb"(?:^|\s)(\S+:\d+) WARN ", raw)  # up to 2.2: no word NCCL
         if old is not None:

@@ -74,6 +74,7 @@ def _member(comm: Communicator, process: int | None, device: int | None, fields:
     rank = int(fields["rank"])
     if process is not None:
         comm.processes.setdefault(rank, process)
+    comm.handles.setdefault(rank, fields["comm"])
     cuda = fields.get("cuda")
     ordinal = int(cuda) if cuda is not None else device
     if ordinal is not None:
@@ -139,8 +140,6 @@ def ring_order(
 def pattern(
     log: CommLog, process: int | None, _device: int | None, fields: Fields, line: int
 ) -> None:
-    if process is None:
-        return
     log.graphs.append(
         Graph(
             process,
@@ -158,7 +157,7 @@ def pattern(
 def topology_node(
     log: CommLog, process: int | None, _device: int | None, fields: Fields, line: int
 ) -> None:
-    if process is None or len(log.topology) >= MAX_TOPOLOGY_NODES:
+    if len(log.topology) >= MAX_TOPOLOGY_NODES:
         return
     kind, identity = fields["node"], fields["id"]
     link = fields.get("link", "")

@@ -1,0 +1,414 @@
+"""Hangs from flight-recorder dumps of all ranks: the collective, who did not come, what they did.
+
+A rank waits in a collective that its record shows as issued and unfinished. A member of the same
+group that has not issued that number yet is missing. A missing rank can itself wait in another
+group (tensor parallel waits for pipeline waits for data parallel), so blame goes to missing ranks
+that wait for nobody missing. Beside that, a device can stand still while its host goes on: its rank
+has an unfinished collective that another member has finished.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from gpuprof.analyzers.nccl.evidence import class_evidence, finding, rank_list
+from gpuprof.diagnosis import Evidence, Finding, Fix, Place
+from gpuprof.readers.flight_recorder import Entry, FlightRecords, RankDump
+
+SAME_SIZE = (
+    "all_reduce",
+    "allreduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "_all_gather_base",
+    "_reduce_scatter_base",
+    "reduce_scatter",
+    "barrier",
+)
+"""Collectives whose input must have the same size on all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ranks that wait in one collective of one group, and the members that are not there."""
+
+    group: str
+    description: str
+    sequence: int
+    entry: Entry
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    since_ns: int
+
+
+def findings_from_flight(records: FlightRecords) -> list[Finding]:
+    """The hang that the dumps show; empty when no rank waits."""
+    mismatch = _mismatch(records)
+    if mismatch is not None:
+        return [mismatch]
+    waits = find_waits(records)
+    stalled = stalled_devices(records)
+    if not waits and not stalled:
+        return _without_dump(records) or _unmatched_p2p(records)
+    blamed = root_ranks(waits)
+    wait = _reported(waits, blamed) if waits else None
+    late = sorted({*blamed, *stalled})
+    return [_hang(records, wait, blamed, stalled, late)]
+
+
+def _pending(dump: RankDump) -> list[Entry]:
+    return [e for e in dump.entries if e.pending and not e.is_p2p and e.sequence >= 0]
+
+
+def _group_ids(records: FlightRecords) -> dict[str, int]:
+    """The local id of each group, where all ranks that name it agree: it lets the status of a rank
+    speak that has no entry of the group."""
+    seen: dict[str, set[int]] = {}
+    for dump in records.ranks.values():
+        for entry in dump.entries:
+            if entry.group_id >= 0:
+                seen.setdefault(entry.group, set()).add(entry.group_id)
+    return {name: next(iter(ids)) for name, ids in seen.items() if len(ids) == 1}
+
+
+def last_issued(dump: RankDump, group: str, group_id: int | None) -> int:
+    """The highest collective number that the rank issued in the group, -1 when it issued none."""
+    numbers = [e.sequence for e in dump.entries if e.group == group and not e.is_p2p]
+    if group_id is not None and not any(e.group == group and e.is_p2p for e in dump.entries):
+        numbers.append(dump.status.get(group_id, (-1, -1))[0])
+    return max(numbers, default=-1)
+
+
+def find_waits(records: FlightRecords) -> list[Wait]:
+    """The first collective of each group in which some wait and some are missing."""
+    ids = _group_ids(records)
+    groups = records.groups
+    waits: list[Wait] = []
+    by_group: dict[str, dict[int, dict[int, Entry]]] = {}
+    for rank, dump in records.ranks.items():
+        for entry in _pending(dump):
+            by_group.setdefault(entry.group, {}).setdefault(entry.sequence, {})[rank] = entry
+    for name, numbers in by_group.items():
+        members = groups[name].ranks if name in groups else ()
+        present = [rank for rank in members if rank in records.ranks]
+        issued = {r: last_issued(records.ranks[r], name, ids.get(name)) for r in present}
+        for number in sorted(numbers):
+            waiting = numbers[number]
+            missing = tuple(r for r in present if r not in waiting and issued[r] < number)
+            if missing:
+                entry = min(waiting.values(), key=lambda e: e.created_ns or 0)
+                waits.append(
+                    Wait(
+                        name,
+                        entry.description or (groups[name].description if name in groups else ""),
+                        number,
+                        entry,
+                        tuple(sorted(waiting)),
+                        missing,
+                        entry.created_ns or 0,
+                    )
+                )
+                break
+    return waits
+
+
+def root_ranks(waits: list[Wait]) -> set[int]:
+    """Missing ranks that do not themselves wait for a missing rank; all of them when the waits
+    form a circle."""
+    missing = {rank for wait in waits for rank in wait.missing}
+    waiting = {rank for wait in waits for rank in wait.waiting}
+    return (missing - waiting) or missing
+
+
+def _reported(waits: list[Wait], blamed: set[int]) -> Wait:
+    """The wait that began first among those for a blamed rank."""
+    own = [wait for wait in waits if set(wait.missing) & blamed] or waits
+    return min(own, key=lambda wait: wait.since_ns)
+
+
+def stalled_devices(records: FlightRecords) -> list[int]:
+    """Ranks with an unfinished collective that another member of the group has finished."""
+    ids = _group_ids(records)
+    groups = records.groups
+    stalled: set[int] = set()
+    for name, group in groups.items():
+        group_id = ids.get(name)
+        done: dict[int, int] = {}
+        first: dict[int, int] = {}
+        for rank in group.ranks:
+            dump = records.ranks.get(rank)
+            if dump is None:
+                continue
+            pending = [e.sequence for e in _pending(dump) if e.group == name]
+            has_p2p = any(e.group == name and e.is_p2p for e in dump.entries)
+            if pending:
+                first[rank] = min(pending)
+                done[rank] = min(pending) - 1
+            elif group_id in dump.status and not has_p2p:
+                done[rank] = dump.status[group_id][1]
+        best = max(done.values(), default=-1)
+        stalled |= {rank for rank, number in first.items() if number <= best}
+    return sorted(stalled)
+
+
+def _did(dump: RankDump, reported: Wait | None) -> str:
+    """What a rank did instead, from its own record."""
+    pending = [e for e in dump.entries if e.pending]
+    if not pending:
+        return (
+            "has nothing in flight: its host thread does something else (Python's interpreter "
+            "lock, input or output, an exception)"
+        )
+    last = max(pending, key=lambda e: e.created_ns or 0)
+    text = f"last issued {last.describe()} in group {last.group} {last.description}".rstrip()
+    if reported is not None and last.created_ns is not None and reported.since_ns:
+        gap = (reported.since_ns - last.created_ns) / 1e6
+        text += f", {gap:.1f} ms before the others began to wait" if gap > 0 else ""
+    return text + f", and has {len(pending)} calls that never finished"
+
+
+def _places(dump: RankDump) -> tuple[Place, ...]:
+    entries = [e for e in dump.entries if e.frames]
+    if not entries:
+        return ()
+    last = max(entries, key=lambda e: e.created_ns or 0)
+    own = [f for f in last.frames if "/torch/" not in f.file and "site-packages" not in f.file]
+    return tuple(
+        Place(file=f.file, line=f.line, function=f.function) for f in (own or last.frames)[:1]
+    )
+
+
+def _hang(
+    records: FlightRecords,
+    wait: Wait | None,
+    blamed: set[int],
+    stalled: list[int],
+    late: list[int],
+) -> Finding:
+    evidence: list[Evidence] = []
+    if wait is not None:
+        who = rank_list(wait.waiting)
+        absent = rank_list(wait.missing)
+        evidence.append(
+            Evidence(
+                text=f"{who[0].upper()}{who[1:]} wait in collective {wait.sequence} of group "
+                f"{wait.group} {wait.description}: {wait.entry.describe()}; {absent} did not come.",
+                value=float(wait.sequence),
+                unit="collective",
+                source="flight-recorder",
+            )
+        )
+        title = f"{absent} did not come to {wait.entry.describe()}"
+    else:
+        title = f"The device of {rank_list(stalled)} stands still"
+    for rank in late[:4]:
+        if rank in blamed:
+            evidence.append(
+                Evidence(
+                    text=f"Rank {rank} {_did(records.ranks[rank], wait)}.", source="flight-recorder"
+                )
+            )
+    if stalled:
+        text = (
+            f"The device of {rank_list(stalled)} stopped first: collectives that other members "
+            "finished are unfinished there. A fault or a hanging kernel of that GPU looks so."
+        )
+        evidence.append(Evidence(text=text, source="flight-recorder"))
+    absent_dumps = _no_dump(records)
+    if absent_dumps:
+        evidence.append(
+            Evidence(
+                text=f"There is no dump of {rank_list(absent_dumps)}.", source="flight-recorder"
+            )
+        )
+    kind = "gpu_stalled" if stalled else "rank_did_not_come"
+    evidence.append(class_evidence([kind, "desync_straggler"], "flight-recorder"))
+    fixes = [
+        Fix(
+            title=f"See what {rank_list(sorted(blamed) or late)} does",
+            detail="Its Python stack while the others wait names the line; if the process is gone, "
+            "its log and exit code tell why.",
+            code="py-spy dump --pid PID",
+        )
+    ]
+    if stalled:
+        fixes.insert(
+            0,
+            Fix(
+                title=f"Look at the GPU of {rank_list(stalled)}",
+                detail="An Xid in the kernel log, or a kernel of the program that never ends.",
+                code="dmesg -T | grep -i xid; nvidia-smi -q",
+            ),
+        )
+    where = tuple(place for rank in sorted(blamed)[:2] for place in _places(records.ranks[rank]))
+    base = finding(
+        cause="hang",
+        title=title[0].upper() + title[1:],
+        severity="critical",
+        confidence=0.9 if wait is not None else 0.7,
+        evidence=evidence,
+        fixes=fixes,
+        ranks=wait.waiting if wait is not None else stalled,
+        late_ranks=late,
+    )
+    return base if not where else _with_places(base, where)
+
+
+def _with_places(base: Finding, where: tuple[Place, ...]) -> Finding:
+    import msgspec  # noqa: PLC0415 (only to copy)
+
+    return msgspec.structs.replace(base, where=where)
+
+
+def _no_dump(records: FlightRecords) -> list[int]:
+    members = {rank for group in records.groups.values() for rank in group.ranks}
+    return sorted(members - set(records.ranks))
+
+
+def _without_dump(records: FlightRecords) -> list[Finding]:
+    """All that left a dump are in the same place: the ranks without one are missing, or dead."""
+    absent = set(_no_dump(records))
+    waiting: dict[int, Entry] = {}
+    groups = records.groups
+    for rank, dump in records.ranks.items():
+        for entry in _pending(dump):
+            members = set(groups[entry.group].ranks) if entry.group in groups else set()
+            if members & absent:
+                waiting.setdefault(rank, entry)
+    if not absent or not waiting:
+        return []
+    entry = min(waiting.values(), key=lambda e: e.created_ns or 0)
+    late = sorted(absent & set(groups[entry.group].ranks))
+    name = rank_list(late)
+    return [
+        finding(
+            cause="hang",
+            title=f"{name[0].upper()}{name[1:]} left no dump; the others wait in {entry.describe()}",
+            severity="critical",
+            confidence=0.7,
+            evidence=[
+                Evidence(
+                    text=f"{rank_list(waiting)} wait in collective {entry.sequence} of group "
+                    f"{entry.group} {entry.description}, all that left a dump are there.",
+                    value=float(entry.sequence),
+                    unit="collective",
+                    source="flight-recorder",
+                ),
+                class_evidence(["rank_died", "rank_did_not_come"], "flight-recorder"),
+            ],
+            fixes=[
+                Fix(
+                    title=f"Find out how {name} ended",
+                    detail="Its log, its exit code, the kernel's out-of-memory killer.",
+                    code="dmesg -T | grep -iE 'xid|oom|killed process'",
+                )
+            ],
+            ranks=waiting,
+            late_ranks=late,
+        )
+    ]
+
+
+def _unmatched_p2p(records: FlightRecords) -> list[Finding]:
+    """A send or receive whose other end has nothing in flight at all."""
+    groups = records.groups
+    for rank, dump in sorted(records.ranks.items()):
+        for entry in dump.entries:
+            if not (entry.is_p2p and entry.pending) or entry.group not in groups:
+                continue
+            members = groups[entry.group].ranks
+            numbers = [
+                int(n)
+                for n in entry.operation.replace("->", " ").replace("<-", " ").split()
+                if n.isdigit()
+            ]
+            if not numbers or numbers[-1] >= len(members):
+                continue
+            peer = records.ranks.get(members[numbers[-1]])
+            if peer is None or any(e.pending for e in peer.entries):
+                continue
+            return [
+                finding(
+                    cause="hang",
+                    title=f"Rank {rank} waits for rank {peer.rank}, which has nothing in flight",
+                    severity="critical",
+                    confidence=0.7,
+                    evidence=[
+                        Evidence(
+                            text=f"Rank {rank} waits in {entry.describe()} of group {entry.group}; "
+                            f"rank {peer.rank} {_did(peer, None)}.",
+                            source="flight-recorder",
+                        ),
+                        class_evidence(["rank_did_not_come"], "flight-recorder"),
+                    ],
+                    fixes=[
+                        Fix(
+                            title=f"See what rank {peer.rank} does",
+                            detail="Its Python stack while the other waits names the line.",
+                            code="py-spy dump --pid PID",
+                        )
+                    ],
+                    ranks=[rank],
+                    late_ranks=[peer.rank],
+                )
+            ]
+    return []
+
+
+def _mismatch(records: FlightRecords) -> Finding | None:
+    """The first number of a group at which members call different things; the majority is right."""
+    calls: dict[tuple[str, int], dict[int, Entry]] = {}
+    for rank, dump in records.ranks.items():
+        for entry in _pending(dump):
+            calls.setdefault((entry.group, entry.sequence), {})[rank] = entry
+    found: list[tuple[int, str, int, dict[int, Entry], list[int]]] = []
+    for (group, number), entries in calls.items():
+        forms = {rank: _form(entry) for rank, entry in entries.items()}
+        counts = Counter(forms.values())
+        if len(counts) < 2:
+            continue
+        common = counts.most_common(1)[0][0]
+        odd = sorted(rank for rank, form in forms.items() if form != common)
+        since = min(entry.created_ns or 0 for entry in entries.values())
+        found.append((since, group, number, entries, odd))
+    if not found:
+        return None
+    _since, group, number, entries, odd = min(found, key=lambda item: item[0])
+    right = next(entry for rank, entry in entries.items() if rank not in odd)
+    wrong = entries[odd[0]]
+    base = finding(
+        cause="hang",
+        title="Ranks issue different collectives",
+        severity="critical",
+        confidence=0.95,
+        evidence=[
+            Evidence(
+                text=f"At collective {number} of group {group} {right.description}, "
+                f"{rank_list(odd)} called {wrong.describe()}, the others {right.describe()}.",
+                value=float(number),
+                unit="collective",
+                source="flight-recorder",
+            ),
+            class_evidence(["collective_mismatch"], "flight-recorder"),
+        ],
+        fixes=[
+            Fix(
+                title="Make every rank issue the same collectives in the same order",
+                detail="A branch that depends on data, or an unused parameter, is the usual reason.",
+                code="TORCH_DISTRIBUTED_DEBUG=DETAIL …",
+            )
+        ],
+        ranks=entries,
+        late_ranks=odd,
+    )
+    where = _places(records.ranks[odd[0]])
+    return base if not where else _with_places(base, where)
+
+
+def _form(entry: Entry) -> tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]:
+    name = entry.operation.removeprefix("nccl:")
+    if name in SAME_SIZE:
+        return name, entry.sizes, entry.dtypes
+    return name, (), entry.dtypes
