@@ -192,14 +192,19 @@ def render(
     from markupsafe import Markup, escape  # noqa: PLC0415
 
     def plain(value: Any) -> Any:
+        """What every expression of the template passes through before it is escaped."""
         return (
-            text.clean(value)
+            text.glue(text.clean(value))
             if isinstance(value, str) and not hasattr(value, "__html__")
             else value
         )
 
     def code(value: str) -> Markup:
         return escape(text.clean_block(value))
+
+    def verbatim(value: str) -> Markup:
+        """Paths, names and hashes: copied by readers, so no space is touched."""
+        return escape(text.clean(value))
 
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, finalize=plain, trim_blocks=True
@@ -214,6 +219,7 @@ def render(
         bytes=text.size,
         kernel=text.short_kernel_name,
         code=code,
+        verbatim=verbatim,
         waterfall=lambda row: Markup(charts.waterfall_bar(row)),
         share_bar=lambda share: Markup(charts.share_bar(share)),
         row_ms=lambda row: f"{text.number(row.ms, digits)}{text.NBSP}ms",

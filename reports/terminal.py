@@ -6,7 +6,6 @@ escape sequences out of names. Colours follow the console, which honours `NO_COL
 
 from __future__ import annotations
 
-import re
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -25,9 +24,6 @@ NOTES = 3
 
 BAR_WIDTH = 28
 """Columns of a full bar in a wide terminal."""
-
-_UNIT = re.compile(r"(?<=\d) (?=%|(?:ns|µs|us|ms|s|kB|MB|GB|GB/s|TFLOP/s|W)\b)")
-"""The space between a number and its unit, where a line must not break."""
 
 _STYLES = {
     "compute": "blue",
@@ -48,7 +44,7 @@ class _Printer:
         self.unicode = (console.encoding or "").lower().startswith("utf")
 
     def plain(self, value: str) -> str:
-        value = _UNIT.sub(text.NBSP, text.clean(value))
+        value = text.glue(text.clean(value))
         if self.unicode:
             return value
         for fancy, ascii_ in (

@@ -23,6 +23,7 @@ _UNPRINTABLE = re.compile(
     "\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff"  # invisible and text-reversing characters
     "\ud800-\udfff]"  # lone surrogates cannot be written as UTF-8
 )
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:ns|µs|us|ms|s|kB|MB|GB|GB/s|TFLOP/s|W|°C)\b)")
 _MEMORY_OP = re.compile(r"mem(cpy|set)", re.IGNORECASE)
 _FUNCTOR = re.compile(r"\b(\w*Functor\w*|\w+_kernel_cuda|\w+Ops?)\b")
 _NAMES_ONLY_ITS_ARGUMENT = {"Kernel", "Kernel2", "device_kernel", "kernel"}
@@ -45,6 +46,11 @@ def clean_block(text: object, limit: int = 4 * MAX_TEXT) -> str:
         raw = raw[: limit - 1] + "…"
     raw = raw.replace("\r\n", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
     return _UNPRINTABLE.sub("\ufffd", raw)
+
+
+def glue(line: str) -> str:
+    """Puts a no-break space between each number and its unit. For sentences, never for code."""
+    return _BEFORE_UNIT.sub(NBSP, line)
 
 
 def file_name(path: str) -> str:

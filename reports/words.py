@@ -129,7 +129,7 @@ ENGLISH: Mapping[str, str] = {
     "finding.evidence": "Evidence",
     "finding.where": "Where",
     "finding.fixes": "What to change",
-    "finding.gain": "How the gain was made",
+    "finding.gain": "How it was priced",
     "finding.gain.text": "Replaying the steps with this cause removed takes {after} a step "
     "instead of {step}: {share} less.",
     "finding.gain.text.share": "Replaying the steps with this cause removed shortens the step "
