@@ -168,7 +168,7 @@ def record_demo(
     if importlib.util.find_spec("torch") is None:
         raise GpuprofError(
             "the demo trains a model and needs PyTorch, which is not installed here",
-            hint='install it: pip install "gpuprof-toolkit[torch]"',
+            hint="install it: pip install torch",
         )
     out = out_dir.resolve()
     _empty(out)
