@@ -133,7 +133,7 @@ def diagnose(
         ruled_out=tuple(ruled_out),
         not_judged=tuple(not_judged),
         warnings=tuple(dict.fromkeys(warnings)),
-        headline=headline(accounts, view.bound, findings, together, steps.median_ms),
+        headline=headline(accounts, view.bound, findings, together, view.step_ms() or None),
         together=together,
         ranks=rank_summaries(accounts, waits, late),
         kernels=heaviest_kernels(view.first),

@@ -36,7 +36,7 @@ _LIBRARIES = frozenset(
     "torch torchvision torchaudio torchtext torchdata functorch numpy scipy pandas sklearn PIL cv2"
     " transformers accelerate datasets deepspeed apex megatron lightning pytorch_lightning"
     " lightning_fabric triton xformers flash_attn bitsandbytes peft trl timm fairscale composer"
-    " ignite catalyst fastai ray wandb tensorboard tqdm vllm sglang gpuprof nvidia ipykernel"
+    " ignite catalyst fastai ray wandb tensorboard tqdm vllm sglang nvidia ipykernel"
     " IPython debugpy _pytest pluggy".split()
 ) | sys.stdlib_module_names
 
@@ -49,6 +49,9 @@ def is_user_frame(frame: str) -> bool:
     path = match["file"].replace("\\", "/")
     if any(mark in path for mark in _INSTALLED):
         return False
+    if path.startswith("gpuprof/"):
+        # The demo's scripts stand for the user's; the rest of gpuprof does not.
+        return path.startswith("gpuprof/workloads/")
     first = path.split("/")[0].removesuffix(".py")
     return first not in _LIBRARIES
 

@@ -172,6 +172,14 @@ _HOLDS = {
     "checkpoint": "waits for a checkpoint to be written",
 }
 
+_HOLDS_ON_CPU = {
+    "dataloader": "waits for data",
+    "nccl-wait": "waits in communication",
+    "host-overhead": "spends outside of operators",
+    "imbalance": "waits for ranks with more work",
+    "checkpoint": "waits for a checkpoint to be written",
+}
+
 _LIMITS = {
     "compute": "arithmetic",
     "bandwidth": "memory bandwidth",
@@ -188,14 +196,19 @@ def headline(
     together: Estimate | None,
     step_ms: float | None,
 ) -> str:
-    """One sentence: what the device does, what it costs, the most that could be saved."""
+    """One sentence: what the device does, what it costs, the most that could be saved.
+
+    Args:
+        step_ms: Mean length of the accounted steps; shares and savings are shares of it.
+    """
     has_device = any(len(d.events) for a in accounts for d in a.devices)
     subject = "The GPU" if has_device else "Training on the CPU"
     busy = float(np.mean([d.budget.busy_frac for a in accounts for d in a.devices]))
     each = f"each {step_ms:.3g} ms step" if step_ms and accounts[0].main.steps.source != "none" else (
         "the recording"
     )
-    first = next((f for f in findings if f.cause in _HOLDS), None)
+    holds = _HOLDS if has_device else {**_HOLDS, **_HOLDS_ON_CPU}
+    first = next((f for f in findings if f.cause in holds), None)
     if first is None:
         limit = _LIMITS.get(bound.class_)
         if bound.class_ == "mixed":
@@ -206,7 +219,7 @@ def headline(
             f"{subject} is busy {percent(busy)} of {each}, limited by {limit};"
             " none of the known causes holds it up."
         )
-    text = f"{subject} {_HOLDS[first.cause]} {percent(first.share)} of {each}"
+    text = f"{subject} {holds[first.cause]} {percent(first.share)} of {each}"
     if together is not None and step_ms:
         saved = together.reduction * step_ms
         text += f"; the changes below could save up to {saved:.3g} ms"

@@ -146,8 +146,9 @@ def _evidence(run: RunView, rank: RankAccount, spans: Spans, share: float) -> li
     each_ms = float(np.mean(spans.lengths)) / 1e6
     evidence = [
         Evidence(
-            text=f"The device is idle {share * step_ms:.1f} ms of each {step_ms:.1f} ms step while"
-            " the training loop is inside the loader.",
+            text=f"{'The device is idle' if run.has_device else 'Nothing is computed'}"
+            f" {share * step_ms:.1f} ms of each {step_ms:.1f} ms step while the training loop is"
+            " inside the loader.",
             value=round(share, 4),
             unit="share of step",
             windows=run.longest_gaps(rank, "input"),
