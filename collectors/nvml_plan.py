@@ -99,21 +99,6 @@ EVENTS: dict[int, str] = {
     0x8000: "recovery_action",
 }
 
-REASON_BITS: dict[int, str] = {
-    0x1: "idle",
-    0x2: "application_clocks",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal",
-    0x40: "hw_thermal",
-    0x80: "hw_power_brake",
-    0x100: "display_clock",
-    0x200: "board_limit",
-    0x400: "reliability",
-}
-"""Bits of `throttle_reasons`. The idle bit is no throttling."""
-
 DEMOTE_AFTER_S = 0.002
 """A call of the fast tier that takes longer than this is moved to the slow tier: at 10 Hz and 8
 GPUs the driver, which serves one call after the other, would be busy 16 % of the time with it."""

@@ -40,6 +40,22 @@ class Status(IntEnum):
 STATUS_WORDS: dict[str, Status] = {status.word: status for status in Status}
 
 
+REASON_BITS: dict[int, str] = {
+    0x1: "idle",
+    0x2: "application_clocks",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+    0x100: "display_clock",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+"""Bits of `throttle_reasons`. The idle bit is no throttling."""
+
+
 class Record(msgspec.Struct, tag_field="k", omit_defaults=True):
     """What all records share: nothing but the way they are written."""
 

@@ -1,4 +1,4 @@
-"""Reads `nvidia-smi dmon` and `nvidia-smi pmon`: columns of text under `#` headers, or their CSV."""
+"""Reads `nvidia-smi dmon` and `pmon`: columns of text under `#` headers, or their CSV."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def read_smi_query(path: Path) -> Samples:
         elif name.split("/")[-1].startswith("Invalid "):
             invalid.add(name.split("/")[-1])
         elif name.startswith("Processes/"):
-            _process_line(builder, gpu, time_ns, process, name.split("/")[-1], value)
+            _process_line(builder, (gpu, time_ns), process, name.split("/")[-1], value)
         elif name.split("/")[0] in _REASON_GROUPS:
             bit = REASONS.get(name.split("/")[-1], 0)
             cell = parse_cell(value)
@@ -191,21 +191,16 @@ def _fact(builder: SmiBuilder, gpu: int, name: str, value: str) -> None:
 
 
 def _process_line(
-    builder: SmiBuilder, gpu: int, time_ns: int, process: dict[str, str], name: str, value: str
+    builder: SmiBuilder, where: tuple[int, int], process: dict[str, str], name: str, value: str
 ) -> None:
     """Entries of a process follow each other; the memory it uses is the last of them."""
+    gpu, time_ns = where
     if name == "Process ID":
         process.clear()
     process[name] = value
     if name == "Used GPU Memory" and process.get("Process ID", "").isdigit():
         used = parse_cell(value).value
+        pid, bytes_used = int(process["Process ID"]), None if used is None else int(used)
         builder.processes.append(
-            GpuProcess(
-                time_ns,
-                f"gpu:{gpu}",
-                int(process["Process ID"]),
-                None if used is None else int(used),
-                None,
-                process.get("Name", ""),
-            )
+            GpuProcess(time_ns, f"gpu:{gpu}", pid, bytes_used, None, process.get("Name", ""))
         )

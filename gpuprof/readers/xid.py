@@ -43,7 +43,7 @@ class XidEvent:
 
 @dataclass(frozen=True, slots=True)
 class XidLog:
-    """What a kernel log says about GPUs. `benign` counts lines that look like errors and are not."""
+    """What a kernel log says about GPUs; `benign` counts lines that only look like errors."""
 
     events: tuple[XidEvent, ...]
     lines: int
