@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
-
-Batch = TypeVar("Batch")
 
 MAX_HEADER_BYTES = 32 << 20
 """Larger top-level values are skipped: `distributedInfo` of 10,000 ranks takes some MiB."""
+
+MAX_HEADER_KEYS = 10_000
+"""Kineto writes some 30 keys, and user metadata besides."""
+
+START_BYTES = 4096
+"""What is kept of the start of the text, to say what it is when it is no trace."""
 
 MAX_EVENT_BYTES = 32 << 20
 """An event beyond this size is damage (a string that never ends), not an event."""
@@ -37,54 +40,56 @@ EVENT_KEY = rb'"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:'
 NEXT_EVENT = re.compile(rb"\{\s*" + EVENT_KEY)
 ARRAY_END = re.compile(rb'\}[\s,]*(\])\s*(?:,\s*"|\}|\Z)')
 EMPTY_END = re.compile(rb"[\s,]*\]")
-SPACE = re.compile(rb"[\s,]*")
 WHITESPACE = b" \t\r\n"
+SEPARATORS = WHITESPACE + b","
 
 
-class EventStream(Generic[Batch]):
-    """Pulls blocks of bytes, and turns them into header values and batches of events.
+class EventStream:
+    """Pulls blocks of bytes, and pushes header values and batches of events.
 
     Args:
         blocks: The trace's plain bytes.
-        decode: Decodes a batch (a whole JSON array), or returns None where it is not valid JSON.
-        decode_each: Decodes events that stand alone, each the bytes of one object; never fails.
+        take: Is given a batch, the text of a JSON array. Returns False, and does nothing, where it
+            is not valid JSON or holds an event that a fast decoder refuses.
+        take_each: Is given the texts of events that stand alone, an object each. Never fails.
 
-    After `batches` is through, `header` maps each top-level key to the bytes of its value,
-    `is_object` says whether the top level is an object, `saw_events` whether there was an array of
-    events, `truncated` whether the text ended early, and `lost` counts the events that were cut
-    apart.
+    After `run`, `header` maps each top-level key to the bytes of its value, `is_json` says whether
+    the text begins like a JSON value, `saw_events` whether there was an array of events,
+    `truncated` whether the text ended early, and `lost` counts the events that had no end.
     """
 
     def __init__(
         self,
         blocks: Iterator[bytes],
-        decode: Callable[[bytes], Batch | None],
-        decode_each: Callable[[list[bytes]], Batch],
+        take: Callable[[bytes], bool],
+        take_each: Callable[[list[bytes]], None],
     ) -> None:
         self._blocks = blocks
-        self._decode = decode
-        self._decode_each = decode_each
+        self._take = take
+        self._take_each = take_each
         self._buffer = b""
         self._ended = False
         self.header: dict[str, bytes] = {}
-        self.is_object = False
+        self.start = b""
         self.is_json = True
         self.saw_events = False
         self.truncated = False
         self.lost = 0
 
-    def batches(self) -> Iterator[Batch]:
-        """Yields the decoded batches in the order of the file."""
-        self._strip(b"\xef\xbb\xbf")
+    def run(self) -> None:
+        """Goes through the whole text."""
+        while len(self._buffer) < START_BYTES and self._more():
+            pass
+        self.start = self._buffer[:START_BYTES]
+        self._buffer = self._buffer.removeprefix(b"\xef\xbb\xbf")
         first = self._peek()
         if first == b"[":
             self._buffer = self._buffer[1:]
-            yield from self._events()
+            self._events()
             return
         if first != b"{":
             self.is_json = False
             return
-        self.is_object = True
         self._buffer = self._buffer[1:]
         while True:
             char = self._peek()
@@ -93,16 +98,13 @@ class EventStream(Generic[Batch]):
                 char = self._peek()
             if char == b"}":
                 return
-            if char == b"":
+            key = self._key() if char else None
+            if key is None:
                 self.truncated = True
                 return
-            key = self._key()
-            if key is None:
-                return
-            char = self._peek()
-            if key == "traceEvents" and char == b"[":
+            if key == "traceEvents" and self._peek() == b"[":
                 self._buffer = self._buffer[1:]
-                yield from self._events()
+                self._events()
                 if self.truncated:
                     return
             else:
@@ -110,7 +112,8 @@ class EventStream(Generic[Batch]):
                 if value is None:
                     self.truncated = True
                     return
-                self.header[key] = value
+                if len(self.header) < MAX_HEADER_KEYS:
+                    self.header[key] = value
 
     # Blocks
 
@@ -123,11 +126,6 @@ class EventStream(Generic[Batch]):
                 return True
             self._ended = True
         return False
-
-    def _strip(self, mark: bytes) -> None:
-        while len(self._buffer) < len(mark) and self._more():
-            pass
-        self._buffer = self._buffer.removeprefix(mark)
 
     def _peek(self) -> bytes:
         """The next byte that is no white space, and drops what stands before it."""
@@ -142,11 +140,9 @@ class EventStream(Generic[Batch]):
         """Reads `"key" :`; None where the text is damaged or cut off."""
         if self._buffer[:1] != b'"':
             self.is_json = self.saw_events or bool(self.header)
-            self.truncated = True
             return None
         raw = self._value()
         if raw is None or self._peek() != b":":
-            self.truncated = True
             return None
         self._buffer = self._buffer[1:]
         return raw[1:-1].decode("utf-8", "replace")
@@ -193,53 +189,64 @@ class EventStream(Generic[Batch]):
 
     # Events
 
-    def _events(self) -> Iterator[Batch]:
-        """Yields the events up to the array's `]`, which it takes off as well."""
+    def _events(self) -> None:
+        """Pushes the events up to the array's `]`, which it takes off as well."""
         self.saw_events = True
         resyncs = 0
         while True:
-            more = self._more()
-            cut = find_cut(self._buffer)
-            if cut:
-                batch = self._decode(b"[" + self._buffer[:cut] + b"]")
-                if batch is not None:
-                    yield batch
-                    self._buffer = self._buffer[SPACE.match(self._buffer, cut).end() :]  # type: ignore[union-attr]
-                    continue
-            elif more and len(self._buffer) <= MAX_EVENT_BYTES and b"]" not in self._buffer:
-                continue
-            end = self._try_end()
-            if end is not None:
-                yield end
+            self._whole_blocks()
+            if self._take_end():
                 return
-            if cut or not more or len(self._buffer) > MAX_EVENT_BYTES:
-                spans, position, closed = scan_events(self._buffer, final=self._ended)
-                yield self._decode_each(spans)
-                self._buffer = self._buffer[position:]
-                if closed:
-                    return
-                if (self._ended and not self._buffer) or resyncs >= MAX_RESYNCS:
-                    self.truncated = True
-                    return
-                if self._ended or len(self._buffer) > MAX_EVENT_BYTES:
-                    resyncs += 1
-                    self.lost += 1
-                    self._buffer = self._buffer[resync(self._buffer) :]
+            cut = find_cut(self._buffer)
+            if cut and self._take(b"[" + self._buffer[:cut] + b"]"):
+                self._buffer = self._buffer[cut:].lstrip(SEPARATORS)
+                continue
+            if not (cut or self._ended or len(self._buffer) > MAX_EVENT_BYTES):
+                continue
+            events, position, closed = scan_events(self._buffer, final=self._ended)
+            self._take_each(events)
+            self._buffer = self._buffer[position:]
+            if closed:
+                return
+            if (self._ended and not self._buffer) or resyncs >= MAX_RESYNCS:
+                self.truncated = True
+                return
+            if self._ended or len(self._buffer) > MAX_EVENT_BYTES:
+                resyncs += 1
+                self.lost += 1
+                self._buffer = self._buffer[resync(self._buffer) :]
 
-    def _try_end(self) -> Batch | None:
-        """The rest of the array, if its end is in the buffer."""
+    def _whole_blocks(self) -> None:
+        """Pushes block after block as long as each has a cut and decodes, copying little.
+
+        Leaves the first block that does not in the buffer, or sets `_ended`.
+        """
+        while True:
+            block = next(self._blocks, b"") if not self._ended else b""
+            if not block:
+                self._ended = True
+                return
+            cut = find_cut(block)
+            if not cut or not self._take(
+                b"".join((b"[", self._buffer, memoryview(block)[:cut], b"]"))
+            ):
+                self._buffer += block
+                return
+            self._buffer = block[cut:].lstrip(SEPARATORS)
+
+    def _take_end(self) -> bool:
+        """Pushes the rest of the array, if its end is in the buffer."""
         empty = EMPTY_END.match(self._buffer)
         if empty:
             self._buffer = self._buffer[empty.end() :]
-            return self._decode_each([])
+            return True
         for tries, found in enumerate(ARRAY_END.finditer(self._buffer)):
             if tries >= MAX_END_TRIES:
-                return None
-            batch = self._decode(b"[" + self._buffer[: found.start() + 1] + b"]")
-            if batch is not None:
+                break
+            if self._take(b"[" + self._buffer[: found.start() + 1] + b"]"):
                 self._buffer = self._buffer[found.end(1) :]
-                return batch
-        return None
+                return True
+        return False
 
 
 def find_cut(text: bytes) -> int:

@@ -63,9 +63,18 @@ def read_trace(path: str | os.PathLike[str], *, block_bytes: int = BLOCK_BYTES) 
     """
     builder, decoder = ColumnBuilder(), EventDecoder()
     with ByteSource(path, block_bytes=block_bytes) as source, _collector_paused():
-        stream = EventStream(source.blocks(), decoder.batch, decoder.one_by_one)
-        for events, _ in stream.batches():
-            builder.add(events)
+
+        def take(text: bytes) -> bool:
+            events = decoder.batch(text)
+            if events is not None:
+                builder.add(events)
+            return events is not None
+
+        def take_each(texts: list[bytes]) -> None:
+            builder.add(decoder.one_by_one(texts))
+
+        stream = EventStream(source.blocks(), take, take_each)
+        stream.run()
         source.finish()
     refuse(source.path, stream, builder, source.size_bytes)
     return _Assembly(source, stream, builder, decoder).trace()
@@ -89,7 +98,7 @@ class _Assembly:
     def __init__(
         self,
         source: ByteSource,
-        stream: EventStream[Any],
+        stream: EventStream,
         builder: ColumnBuilder,
         decoder: EventDecoder,
     ) -> None:
@@ -285,7 +294,5 @@ class _Assembly:
 
 
 def _recode(codes: NDArray[np.int32], table: I64) -> NDArray[np.int32]:
-    """Replaces each code that is not -1 by its entry in the table."""
-    if not len(table):
-        return codes
-    return np.where(codes >= 0, table[codes], -1).astype(np.int32)
+    """Replaces each code by its entry in the table."""
+    return table.astype(np.int32)[codes]

@@ -6,12 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.readers.kineto_events import INT64_MAX, Args, Complete, Instant, Metadata
-from gpuprof.readers.kineto_values import collective_args, op_args, product, stack_text
+from gpuprof.readers.kineto_values import collective_args, op_args, product
 from gpuprof.trace import Category, CollectiveArgs, Lane, OpArgs
 
 MAX_NAME_CHARS = 4096
@@ -53,6 +52,9 @@ SPAN_CATEGORY = "Trace"
 SPAN_NAME = "PyTorch Profiler"
 MEMORY_NAME = "[memory]"
 
+MAX_STACK_CHARS = 1 << 16
+"""Longer stacks are cut: a frame takes some 100 characters, a deep stack has some 100 frames."""
+
 MAX_DEVICES = 1 << 16
 """A larger ordinal is a process id or damage, not a device."""
 
@@ -64,14 +66,34 @@ EMPTY_ARGS = Args()
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-STREAM_CATEGORIES = (
-    Category.SYNC,
-    Category.KERNEL,
-    Category.MEMCPY,
-    Category.MEMSET,
-    Category.GPU_ANNOTATION,
-)
-"""What is drawn on a device's stream."""
+MAX_US = 9e15
+"""Times beyond this (the year 2255, or minus that) are damage; below, ns fit into int64."""
+
+SPAN = 255
+"""Stands for a `Category` on the profiler's own span, which is no row."""
+
+HOST, JOINED, ON_STREAM, DEVICE = 1, 2, 4, 8
+"""Bits of `KINDS`: carries shapes and a stack; has a correlation id; lies on a stream; is work."""
+
+KINDS = np.zeros(256, dtype=np.uint8)
+KINDS[[Category.CPU_OP, Category.USER_ANNOTATION]] = HOST
+KINDS[Category.RUNTIME] = JOINED
+KINDS[Category.SYNC] = JOINED | ON_STREAM
+KINDS[Category.GPU_ANNOTATION] = ON_STREAM
+KINDS[[Category.KERNEL, Category.MEMCPY, Category.MEMSET]] = JOINED | ON_STREAM | DEVICE
+
+NO_ARGUMENTS = b"\0\0\0"
+
+JOIN = b"\0".join
+"""Makes one key of several JSON texts; JSON holds no NUL."""
+
+
+class Products(dict[bytes, int]):
+    """The products of grids and blocks by their JSON."""
+
+    def __missing__(self, key: bytes) -> int:
+        value = self[key] = product(key)
+        return value
 
 
 class Codes(dict[Any, int]):
@@ -126,39 +148,30 @@ class ColumnBuilder:
         self.dropped: Counter[str] = Counter()
         self.clamped: Counter[str] = Counter()
         self.categories = Codes()
-        self.category_rows: Counter[int] = Counter()
         self.threads = Codes()
         self.streams = Codes()
-        self.argument_keys = Codes()
-        self.stack_keys = Codes()
-        self.argument_sets: dict[OpArgs, int] = {}
-        self.argument_map: list[int] = []
-        self.stacks: dict[str, int] = {}
-        self.stack_map: list[int] = []
+        self.argument_keys = Codes({NO_ARGUMENTS: 0})
+        self.stack_keys = Codes({"": 0})
         self.collectives: dict[int, CollectiveArgs] = {}
         self.memory: list[NDArray[np.int64]] = []
         self.process_names: dict[int | str, str] = {}
         self.process_labels: dict[int | str, str] = {}
         self.thread_names: dict[tuple[int | str, int | str], str] = {}
         self.span_us: tuple[float, float] | None = None
-        self._grids: dict[bytes, int] = {}
-        self._category_codes: list[int] = []
+        self._sizes = Products()
+        self._category_codes = np.zeros(0, dtype=np.uint8)
 
     def add(self, events: list[Any]) -> None:
         """Adds a batch of decoded events."""
         self.events += len(events)
-        rows: list[Complete] = []
-        instants: list[Instant] = []
-        for event in events:
-            kind = type(event)
-            if kind is Complete:
-                rows.append(event)
-            elif kind is Instant:
-                instants.append(event)
-            elif kind is Metadata:
-                self._metadata(event)
-        if instants:
-            self._instants(instants)
+        rows = [event for event in events if type(event) is Complete]
+        if len(rows) < len(events):
+            instants = [event for event in events if type(event) is Instant]
+            if instants:
+                self._instants(instants)
+            for event in events:
+                if type(event) is Metadata:
+                    self._metadata(event)
         if rows:
             self._complete(rows)
 
@@ -190,7 +203,7 @@ class ColumnBuilder:
         kept = [
             row
             for row in found
-            if abs(row[0]) < 9e15 and all(abs(value) <= INT64_MAX for value in row[1:])
+            if abs(row[0]) < MAX_US and all(abs(value) <= INT64_MAX for value in row[1:])
         ]
         self.dropped["allocator events with impossible values"] += len(found) - len(kept)
         if kept:
@@ -201,113 +214,128 @@ class ColumnBuilder:
             self.memory.append(table)
 
     def _complete(self, rows: list[Complete]) -> None:
-        start_us = np.array([row.ts for row in rows], dtype=np.float64)
-        dur_us = np.array([row.dur for row in rows], dtype=np.float64)
+        count = len(rows)
+        start_us = np.fromiter([row.ts for row in rows], np.float64, count)
+        dur_us = np.fromiter([row.dur for row in rows], np.float64, count)
         codes = self._codes([row.cat for row in rows])
-        good = (np.abs(start_us) < 9e15) & (dur_us >= 0) & (dur_us < 9e15) & (codes < 255)
+        good = (np.abs(start_us) < MAX_US) & (dur_us >= 0) & (dur_us < MAX_US) & (codes != SPAN)
         if not good.all():
             self._count_bad(rows, start_us, dur_us, codes)
             rows = [row for row, keep in zip(rows, good.tolist(), strict=True) if keep]
-            if not rows:
-                return
             start_us, dur_us, codes = start_us[good], dur_us[good], codes[good]
-        names = self.names
-        name_codes = [names[row.name] for row in rows]
-        threads = self.threads
-        lane_codes = np.array([threads[row.pid, row.tid] for row in rows], dtype=np.int32)
-        args = [row.args or EMPTY_ARGS for row in rows]
-        count = len(rows)
+            count = len(rows)
+            if not count:
+                return
+        names, threads = self.names, self.threads
+        args: list[Any] = [row.args for row in rows]
+        if None in args:
+            args = [EMPTY_ARGS if arg is None else arg for arg in args]
+        name = np.fromiter([names[row.name] for row in rows], np.int32, count)
+        lane = np.fromiter([threads[row.pid, row.tid] for row in rows], np.int32, count)
 
+        kinds = KINDS[codes]
+        host = np.flatnonzero(kinds & HOST)
+        host_args = [args[row] for row in host.tolist()]
+        keys, stack_keys = self.argument_keys, self.stack_keys
+        op_args = np.zeros(count, dtype=np.int32)
+        op_args[host] = [
+            keys[JOIN((arg.dims, arg.old_dims, arg.types, arg.concrete))] for arg in host_args
+        ]
+        stack = np.zeros(count, dtype=np.int32)
+        stack[host] = [stack_keys[arg.call_stack] for arg in host_args]
+
+        joined = np.flatnonzero(kinds & JOINED)
         corr = np.zeros(count, dtype=np.int64)
-        joined = np.flatnonzero(
-            (codes == Category.RUNTIME) | ((codes >= Category.SYNC) & (codes <= Category.MEMSET))
-        )
-        corr[joined] = [self._correlation(args[row]) for row in joined.tolist()]
+        corr[joined] = self._correlations([args[row] for row in joined.tolist()])
 
-        arguments = np.full(count, -1, dtype=np.int32)
-        stacks = np.full(count, -1, dtype=np.int32)
-        host = np.flatnonzero(codes <= Category.USER_ANNOTATION).tolist()
-        argument_keys, stack_keys = self.argument_keys, self.stack_keys
-        with_arguments: list[int] = []
-        argument_codes: list[int] = []
-        for row in host:
-            arg = args[row]
-            dims = bytes(arg.dims) or bytes(arg.old_dims)
-            if dims:
-                with_arguments.append(row)
-                argument_codes.append(argument_keys[dims, bytes(arg.types), bytes(arg.concrete)])
-            stack = bytes(arg.call_stack)
-            if len(stack) > 2:
-                stacks[row] = stack_keys[stack]
-        arguments[with_arguments] = argument_codes
-        device_rows = np.flatnonzero((codes >= Category.KERNEL) & (codes <= Category.MEMSET))
         streams = self.streams
-        on_stream = np.flatnonzero(np.isin(codes, STREAM_CATEGORIES))
-        lane_codes[on_stream] = [
+        on_stream = np.flatnonzero(kinds & ON_STREAM)
+        lane[on_stream] = [
             -1 - streams[(event := rows[row]).pid, event.tid, (arg := args[row]).device, arg.stream]
             for row in on_stream.tolist()
         ]
-        base = self.rows
-        for row, arg in enumerate(args):
-            if arg.collective is not EMPTY_ARGS.collective:
-                self.collectives[base + row] = collective_args(arg)
+        device = np.flatnonzero(kinds & DEVICE)
+        device_args = [args[row] for row in device.tolist()]
+        self._collectives(host, host_args)
+        self._collectives(device, device_args)
         self.blocks.append(
             Block(
                 start_ns=to_ns(start_us),
                 dur_ns=np.rint(dur_us * 1000.0).astype(np.int64),
-                category=codes.astype(np.uint8),
-                name=np.array(name_codes, dtype=np.int32),
-                lane=lane_codes,
+                category=codes,
+                name=name,
+                lane=lane,
                 corr=corr,
-                op_args=arguments,
-                stack=stacks,
-                device_rows=device_rows + base,
-                device=self._device([args[row] for row in device_rows.tolist()]),
+                op_args=op_args,
+                stack=stack,
+                device_rows=device + self.rows,
+                device=self._device(device_args),
             )
         )
         self.rows += count
 
-    def _codes(self, categories: list[str]) -> NDArray[np.int64]:
-        """The `Category` of each row, 255 for the profiler's own span."""
+    def _collectives(self, rows: I64, args: list[Args]) -> None:
+        for position, arg in enumerate(args):
+            if arg.collective:
+                self.collectives[self.rows + int(rows[position])] = collective_args(arg)
+
+    def _codes(self, categories: list[str]) -> NDArray[np.uint8]:
+        """The `Category` of each row, `SPAN` for the profiler's own span."""
         known = self.categories
-        raw = [known[text] for text in categories]
+        raw = np.fromiter([known[text] for text in categories], np.int64, len(categories))
         table = self._category_codes
-        for text in list(known)[len(table) :]:
-            table.append(
-                255 if text == SPAN_CATEGORY else int(CATEGORIES.get(text, Category.OTHER))
+        if len(table) < len(known):
+            table = self._category_codes = np.array(
+                [
+                    SPAN if text == SPAN_CATEGORY else CATEGORIES.get(text, Category.OTHER)
+                    for text in known
+                ],
+                dtype=np.uint8,
             )
-        return np.array(table, dtype=np.int64)[raw]
+        return table[raw]
 
     def _count_bad(
-        self, rows: list[Complete], start: F64, dur: F64, codes: NDArray[np.int64]
+        self, rows: list[Complete], start: F64, dur: F64, codes: NDArray[np.uint8]
     ) -> None:
-        span = codes == 255
+        span = codes == SPAN
         for row in np.flatnonzero(span).tolist():
-            if rows[row].name.startswith(SPAN_NAME) and start[row] + dur[row] < 9e15:
+            if rows[row].name.startswith(SPAN_NAME) and start[row] + dur[row] < MAX_US:
                 self.span_us = (float(start[row]), float(dur[row]))
-        bad_start = ~(np.abs(start) < 9e15) & ~span
-        bad_dur = ~((dur >= 0) & (dur < 9e15)) & ~span & ~bad_start
+        bad_start = ~(np.abs(start) < MAX_US) & ~span
+        bad_dur = ~((dur >= 0) & (dur < MAX_US)) & ~span & ~bad_start
         self.dropped["with an impossible start"] += int(bad_start.sum())
         self.dropped["with a negative or impossible duration"] += int(bad_dur.sum())
 
-    def _correlation(self, args: Args) -> int:
-        corr = args.corr
-        if corr is None:
-            corr = args.cuda_correlation or args.hip_correlation or 0
-        if 0 <= corr <= INT64_MAX:
-            return corr
-        self.clamped["correlation ids outside of 64 bits"] += 1
-        return 0
+    def _correlations(self, args: list[Args]) -> I64:
+        """The correlation ids, int64 (n,), 0 where there is none."""
+        try:
+            corr = np.fromiter([arg.corr for arg in args], np.int64, len(args))
+        except OverflowError:
+            corr = np.fromiter(
+                [value if (value := arg.corr) <= INT64_MAX else -1 for arg in args],
+                np.int64,
+                len(args),
+            )
+        for row in np.flatnonzero(corr == 0).tolist():
+            other = args[row].cuda_correlation or args[row].hip_correlation
+            corr[row] = other if 0 <= other <= INT64_MAX else -1
+        bad = corr < 0
+        if bad.any():
+            self.clamped["correlation ids outside of 64 bits"] += int(bad.sum())
+            corr[bad] = 0
+        return corr
 
     def _device(self, args: list[Args]) -> dict[str, NDArray[Any]]:
+        count, sizes = len(args), self._sizes
         return {
-            "bytes": np.array([self._size(arg.bytes) for arg in args], dtype=np.int64),
-            "blocks": np.array([self._product(arg.grid) for arg in args], dtype=np.int64),
-            "threads": np.array(
-                [min(self._product(arg.block), (1 << 31) - 1) for arg in args], dtype=np.int32
-            ),
-            "warps_per_sm": np.array([arg.warps for arg in args], dtype=np.float32),
-            "occupancy_pct": np.array([arg.occupancy for arg in args], dtype=np.float32),
+            "bytes": np.fromiter([self._size(arg.bytes) for arg in args], np.int64, count),
+            "blocks": np.fromiter([sizes[bytes(arg.grid)] for arg in args], np.int64, count),
+            "threads": np.minimum(
+                np.fromiter([sizes[bytes(arg.block)] for arg in args], np.int64, count),
+                (1 << 31) - 1,
+            ).astype(np.int32),
+            "warps_per_sm": np.fromiter([arg.warps for arg in args], np.float32, count),
+            "occupancy_pct": np.fromiter([arg.occupancy for arg in args], np.float32, count),
         }
 
     def _size(self, value: int | str | None) -> int:
@@ -317,25 +345,24 @@ class ColumnBuilder:
             value = int(value) if value.isdecimal() and len(value) < 20 else -1
         return value if 0 <= value <= INT64_MAX else -1
 
-    def _product(self, raw: msgspec.Raw) -> int:
-        key = bytes(raw)
-        known = self._grids.get(key)
-        if known is None:
-            known = self._grids[key] = product(key)
-        return known
-
     # After the last batch
 
     def argument_table(self) -> tuple[list[OpArgs], I64]:
         """The distinct argument sets, and the number of the set for each key met, int64 (k,)."""
         sets: dict[OpArgs, int] = {}
-        codes = [sets.setdefault(op_args(*key), len(sets)) for key in self.argument_keys]
+        codes = [
+            sets.setdefault(op_args(dims or old, types, concrete), len(sets)) if dims or old else -1
+            for dims, old, types, concrete in (key.split(b"\0") for key in self.argument_keys)
+        ]
         return list(sets), np.array(codes, dtype=np.int64)
 
     def stack_table(self) -> tuple[list[str], I64]:
         """The distinct stacks, and the number of the stack for each key met, int64 (k,)."""
         stacks: dict[str, int] = {}
-        codes = [stacks.setdefault(stack_text(key), len(stacks)) for key in self.stack_keys]
+        codes = [
+            stacks.setdefault(key[:MAX_STACK_CHARS], len(stacks)) if key else -1
+            for key in self.stack_keys
+        ]
         return list(stacks), np.array(codes, dtype=np.int64)
 
     def name_table(self) -> list[str]:
@@ -353,22 +380,24 @@ class ColumnBuilder:
         Args:
             codes: int32 (n,), as the blocks hold them: threads from 0 up, streams from -1 down.
         """
-        used, inverse = np.unique(codes, return_inverse=True)
+        shift = len(self.streams)
+        used = np.zeros(shift + len(self.threads), dtype=np.bool_)
+        used[codes + shift] = True
         thread_keys, stream_keys = list(self.threads), list(self.streams)
         names = {
             (_ordinal(pid), _ordinal(tid)): name for (pid, tid), name in self.thread_names.items()
         }
         lanes: dict[Lane, int] = {}
-        table = [
-            lanes.setdefault(
+        table = np.zeros(len(used), dtype=np.int32)
+        for place in np.flatnonzero(used).tolist():
+            code = place - shift
+            lane = (
                 self._thread(names, *thread_keys[code])
                 if code >= 0
-                else self._stream(names, *stream_keys[-1 - code]),
-                len(lanes),
+                else self._stream(names, *stream_keys[-1 - code])
             )
-            for code in used.tolist()
-        ]
-        return list(lanes), np.array(table, dtype=np.int32)[inverse.reshape(-1)]
+            table[place] = lanes.setdefault(lane, len(lanes))
+        return list(lanes), table[codes + shift]
 
     def _thread(self, names: dict[tuple[int, int], str], pid: int | str, tid: int | str) -> Lane:
         number, thread = _ordinal(pid), _ordinal(tid)

@@ -21,6 +21,9 @@ from gpuprof.readers.jsonstream import resync, scan_events
 NAN = math.nan
 EMPTY = msgspec.Raw(b"")
 
+REFUSALS = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""What the fast decoder raises for a text that it does not take."""
+
 INT64_MAX = (1 << 63) - 1
 
 OTHER_PHASES = "sftbneBECPNODSTpFvVRIc("
@@ -54,19 +57,19 @@ class Args(
 ):
     """`args` of a complete event; the field's name in the file is on the right above."""
 
-    corr: int | None = None
+    corr: int = 0
     stream: int | str | None = None
     device: int | str | None = None
     grid: msgspec.Raw = EMPTY
     block: msgspec.Raw = EMPTY
-    warps: float | None = None
-    occupancy: float | None = None
+    warps: float = NAN
+    occupancy: float = NAN
     bytes: int | str | None = None
     dims: msgspec.Raw = EMPTY
     types: msgspec.Raw = EMPTY
     concrete: msgspec.Raw = EMPTY
     old_dims: msgspec.Raw = EMPTY
-    call_stack: msgspec.Raw = EMPTY
+    call_stack: str = ""
     collective: msgspec.Raw = EMPTY
     in_elements: msgspec.Raw = EMPTY
     out_elements: msgspec.Raw = EMPTY
@@ -79,8 +82,8 @@ class Args(
     seq: msgspec.Raw = EMPTY
     src_rank: msgspec.Raw = EMPTY
     dst_rank: msgspec.Raw = EMPTY
-    cuda_correlation: int | None = None
-    hip_correlation: int | None = None
+    cuda_correlation: int = 0
+    hip_correlation: int = 0
 
 
 class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
@@ -199,18 +202,14 @@ class EventDecoder:
         self._decoder = _FLOWS if flows else _EVENTS
         self.dropped: Counter[str] = Counter()
 
-    def batch(self, text: bytes) -> tuple[list[Event], list[int] | None] | None:
-        """Events of a whole JSON array, and the exact starts in ns where float64 is too coarse.
-
-        Returns None where the text is no valid JSON or has an event that the fast decoder refuses.
-        """
+    def batch(self, text: bytes) -> list[Event] | None:
+        """Events of a JSON array; None where it is not valid or an event needs the patient way."""
         try:
-            events = self._decoder.decode(text)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            return self._decoder.decode(text)
+        except REFUSALS:
             return None
-        return events, None
 
-    def one_by_one(self, texts: list[bytes]) -> tuple[list[Event], list[int] | None]:
+    def one_by_one(self, texts: list[bytes]) -> list[Event]:
         """Events of texts that hold one object each; what cannot be read is counted, not raised."""
         events: list[Event] = []
         waiting = list(reversed(texts))
@@ -219,7 +218,7 @@ class EventDecoder:
             try:
                 events.append(_ONE.decode(text))
                 continue
-            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            except REFUSALS:
                 pass
             try:
                 loose = json.loads(text.decode("utf-8", "replace"), strict=False)
@@ -232,7 +231,7 @@ class EventDecoder:
             event = self._mend(loose)
             if event is not None:
                 events.append(event)
-        return events, None
+        return events
 
     def _mend(self, loose: Any) -> Event | None:
         if not isinstance(loose, dict):
@@ -291,9 +290,9 @@ def _mend_args(args: dict[str, Any]) -> Args:
         return None if value is None else to_id(value)
 
     return Args(
-        corr=to_int(args.get("correlation")),
-        cuda_correlation=to_int(args.get("cuda_correlation")),
-        hip_correlation=to_int(args.get("hip_correlation")),
+        corr=to_int(args.get("correlation")) or 0,
+        cuda_correlation=to_int(args.get("cuda_correlation")) or 0,
+        hip_correlation=to_int(args.get("hip_correlation")) or 0,
         stream=identity("stream"),
         device=identity("device"),
         grid=raw("grid"),
@@ -305,7 +304,7 @@ def _mend_args(args: dict[str, Any]) -> Args:
         types=raw("Input type"),
         concrete=raw("Concrete Inputs"),
         old_dims=raw("Input dims"),
-        call_stack=raw("Call stack"),
+        call_stack=to_stack(args.get("Call stack")),
         collective=raw("Collective name"),
         in_elements=raw("In msg nelems"),
         out_elements=raw("Out msg nelems"),
@@ -357,6 +356,13 @@ def to_text(value: Any) -> str:
     """Text that can be written as UTF-8 again."""
     text = value if isinstance(value, str) else "" if value is None else str(value)[:64]
     return text.encode("utf-8", "replace").decode("utf-8", "replace")
+
+
+def to_stack(value: Any) -> str:
+    """A call stack: frames joined by ";", or in a list."""
+    if isinstance(value, list):
+        return ";".join(to_text(item) for item in value)
+    return to_text(value) if isinstance(value, str) else ""
 
 
 def to_id(value: Any) -> int | str:

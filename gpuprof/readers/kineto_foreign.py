@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpuprof.errors import InputError
 from gpuprof.readers.jsonstream import EventStream
 from gpuprof.readers.kineto_columns import CATEGORIES, SPAN_CATEGORY, ColumnBuilder
@@ -11,7 +9,7 @@ from gpuprof.readers.kineto_columns import CATEGORIES, SPAN_CATEGORY, ColumnBuil
 KINETO_KEYS = ("deviceProperties", "schemaVersion", "baseTimeNanoseconds", "distributedInfo")
 
 
-def refuse(path: str, stream: EventStream[Any], builder: ColumnBuilder, size_bytes: int) -> None:
+def refuse(path: str, stream: EventStream, builder: ColumnBuilder, size_bytes: int) -> None:
     """Raises unless the file held events of a Kineto trace.
 
     Raises:

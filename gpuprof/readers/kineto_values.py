@@ -89,14 +89,6 @@ def _texts(value: Any) -> tuple[str, ...]:
     )
 
 
-def stack_text(raw: bytes) -> str:
-    """A call stack, frames joined by ";", innermost first."""
-    value = loads(raw)
-    if isinstance(value, list):
-        value = ";".join(to_text(item) for item in value)
-    return to_text(value)[:MAX_TEXT_CHARS] if isinstance(value, str) else ""
-
-
 def collective_args(args: Args) -> CollectiveArgs:
     """The arguments that an event of a collective carries."""
     size = _integer(args.group_size)
