@@ -73,17 +73,21 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis, words: Catalog
             lines += [*code_block(fix.code, language="python"), ""]
         if fix.cost:
             lines += [f"{words.say('finding.cost')}: {escape(fix.cost)}", ""]
-    how = f" {escape(gain.how)}" if gain is not None and gain.how else ""
+    how = f" {escape(text.sentence(gain.how))}" if gain is not None and gain.how else ""
     return [*lines, f"{escape(story.gain_sentence(finding, diagnosis, words))}{how}", ""]
 
 
 def _budget(diagnosis: Diagnosis, words: Catalog) -> list[str]:
     step = diagnosis.run.steps.median_ms
     rows = budget.rows(diagnosis.budget, step)
-    lines = [f"## {words.say('section.budget')}", ""]
+    lines = [f"## {words.say(story.whole(diagnosis, 'section.budget'))}", ""]
     if not rows:
         return [*lines, words.say("budget.none"), ""]
-    head = [words.say("budget.part"), words.say("budget.ms"), words.say("budget.share")]
+    head = [
+        words.say(story.whole(diagnosis, "budget.part")),
+        words.say("budget.ms"),
+        words.say("budget.share"),
+    ]
     lines += ["| " + " | ".join(head) + " |", "| :-- | --: | --: |"]
     digits = 2 if step is not None and step < 10 else 1
     for row in rows:
@@ -91,7 +95,11 @@ def _budget(diagnosis: Diagnosis, words: Catalog) -> list[str]:
         name = words.name("bucket", row.bucket)
         lines.append(f"| {name} | {length} | {text.number(100 * row.share, 1)} % |")
     total = f"{text.number(step, digits)} ms" if step is not None else ""
-    return [*lines, f"| **{words.say('budget.total')}** | {total} | 100.0 % |", ""]
+    return [
+        *lines,
+        f"| **{words.say(story.whole(diagnosis, 'budget.total'))}** | {total} | 100.0 % |",
+        "",
+    ]
 
 
 def _ranks(diagnosis: Diagnosis, words: Catalog) -> list[str]:
@@ -133,13 +141,13 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
     lines += [
         f"**{words.say('key.bound')}: {words.name('bound', bound.class_)}** "
         f"({escape(sure + tie)}). "
-        f"{escape(bound.why)}",
+        f"{escape(text.sentence(bound.why))}",
         "",
     ]
     lines += _budget(diagnosis, words)
     lines += [f"## {words.say('section.findings')}", ""]
     if not diagnosis.findings:
-        lines += [words.say("findings.none"), ""]
+        lines += [story.nothing_found(diagnosis, words), ""]
     for number, finding in enumerate(diagnosis.findings, 1):
         lines += _finding(number, finding, diagnosis, words)
     lines += _ranks(diagnosis, words)
@@ -157,7 +165,7 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
     if diagnosis.ruled_out:
         lines += [f"## {words.say('section.ruled_out')}", ""]
         lines += [
-            f"- **{escape(words.name('cause', item.cause))}**: {escape(item.why)}"
+            f"- **{escape(words.name('cause', item.cause))}**: {escape(text.sentence(item.why))}"
             for item in diagnosis.ruled_out
         ]
         lines += [""]
@@ -165,12 +173,12 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
         lines += [f"## {words.say('section.not_judged')}", ""]
         for missing in diagnosis.not_judged:
             name = escape(words.name("cause", missing.cause))
-            lines += [f"- **{name}**: {escape(missing.missing)}"]
+            lines += [f"- **{name}**: {escape(text.sentence(missing.missing))}"]
             if missing.command:
                 lines += ["", *code_block(missing.command, indent="  ", language="sh"), ""]
         lines += [""]
     lines += [f"## {words.say('section.data')}", ""]
-    lines += [f"- {escape(warning)}" for warning in diagnosis.warnings]
+    lines += [f"- {escape(text.sentence(warning))}" for warning in diagnosis.warnings]
     lines += [f"- {escape(story.replay(diagnosis, words))}"]
     for file in diagnosis.files:
         facts = f"{text.size(file.size_bytes)}, {text.count(file.events)} events"

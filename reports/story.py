@@ -63,6 +63,11 @@ def run_facts(diagnosis: Diagnosis, words: Catalog) -> list[str]:
     return [text.clean(fact, 200) for fact in facts]
 
 
+def whole(diagnosis: Diagnosis, key: str) -> str:
+    """The key of the wording that fits: without steps, the budget is that of the recording."""
+    return key if diagnosis.run.steps.count else f"{key}.whole"
+
+
 def cost(diagnosis: Diagnosis, words: Catalog) -> str:
     """How much of a step the device does nothing; empty when there is no account."""
     idle = budget.idle_share(diagnosis)
@@ -72,7 +77,7 @@ def cost(diagnosis: Diagnosis, words: Catalog) -> str:
     if step is None:
         return words.say("cost.share", share=text.percent(idle))
     return words.say(
-        "cost",
+        whole(diagnosis, "cost"),
         idle=text.milliseconds(idle * step),
         step=text.milliseconds(step),
         share=text.percent(idle),
@@ -95,7 +100,13 @@ def together(diagnosis: Diagnosis, words: Catalog) -> str:
         )
     if not replay.trusted and replay.error is not None:
         return words.say("together.untrusted", error=text.percent(replay.error))
-    return words.say("together.none") if diagnosis.findings else words.say("findings.none")
+    return words.say("together.none") if diagnosis.findings else nothing_found(diagnosis, words)
+
+
+def nothing_found(diagnosis: Diagnosis, words: Catalog) -> str:
+    """Without findings: all is well, or nobody can tell."""
+    unknown = diagnosis.bound.class_ == "unknown"
+    return words.say("findings.unknown" if unknown else "findings.none")
 
 
 def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:
@@ -104,26 +115,30 @@ def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:
     steps = diagnosis.run.steps
     if steps.median_ms is not None:
         key = "key.median.one" if steps.count == 1 else "key.median"
-        note = words.say(key, count=steps.count)
-        figures.append(KeyFigure(words.say("key.step"), text.milliseconds(steps.median_ms), note))
+        note = words.say(key if steps.count else "facts.steps.none", count=steps.count)
+        label = words.say(whole(diagnosis, "key.step"))
+        figures.append(KeyFigure(label, text.milliseconds(steps.median_ms), note))
     if diagnosis.budget:
         busy = max(0.0, 1.0 - budget.idle_share(diagnosis))
         note = ""
         if steps.median_ms is not None:
-            note = words.say("key.of_step", share=text.milliseconds(busy * steps.median_ms))
+            of_step = whole(diagnosis, "key.of_step")
+            note = words.say(of_step, share=text.milliseconds(busy * steps.median_ms))
         figures.append(KeyFigure(words.say("key.busy"), text.percent(busy), note))
     best = diagnosis.together
     if best is not None:
         saved = text.percent(best.reduction)
         note = ""
         if steps.median_ms is not None:
-            note = words.say("key.of_step", share=saved)
+            note = words.say(whole(diagnosis, "key.of_step"), share=saved)
             saved = text.milliseconds(max(steps.median_ms - best.step_ms, 0.0))
         figures.append(KeyFigure(words.say("key.save"), saved, note, good=True))
     bound = diagnosis.bound
-    note = words.say("key.confidence", percent=text.percent(bound.confidence))
+    note = ""
+    if bound.class_ != "unknown":
+        note = words.say("key.confidence", percent=text.percent(bound.confidence))
     if bound.also:
-        also = ", ".join(words.name("bound", item) for item in bound.also)
+        also = ", ".join(words.name("bound", item).lower() for item in bound.also)
         note += f", {words.say('key.also', also=also)}"
     figures.append(KeyFigure(words.say("key.bound"), words.name("bound", bound.class_), note))
     return figures

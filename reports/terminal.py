@@ -110,7 +110,7 @@ def _budget(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
     first = min(max(len(name) for name in names), 24)
     bar = max(0, min(BAR_WIDTH, out.width - first - 24))
     full = "█" if out.unicode else "#"
-    title = words.say("section.budget")
+    title = words.say(story.whole(diagnosis, "section.budget"))
     if step is not None:
         title += f" ({text.milliseconds(step)})"
     out.line(title, "bold")
@@ -188,8 +188,9 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
     if bound.also:
         also = ", ".join(words.name("bound", item).lower() for item in bound.also)
         verdict += f" ({words.say('key.also', also=also)})"
-    verdict += f", {words.say('key.confidence', percent=text.percent(bound.confidence))}"
-    out.line(f"{verdict}. {bound.why}" if bound.why else f"{verdict}.")
+    if bound.class_ != "unknown":
+        verdict += f", {words.say('key.confidence', percent=text.percent(bound.confidence))}"
+    out.line(f"{verdict}. {text.sentence(bound.why)}" if bound.why else f"{verdict}.")
     out.gap()
     _budget(diagnosis, out, words)
     out.gap()
@@ -205,7 +206,7 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
             names = "; ".join(finding.title for finding in rest)
             out.line(words.say("terminal.more", count=len(rest), names=names), indent=3)
     else:
-        out.line(words.say("findings.none"), "bold")
+        out.line(story.nothing_found(diagnosis, words), "bold")
     out.gap()
     for key, causes in (
         ("section.ruled_out", [item.cause for item in diagnosis.ruled_out]),
@@ -215,7 +216,7 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
             names = ", ".join(words.name("cause", cause).lower() for cause in causes)
             out.line(f"{words.say(key)}: {names}.", "dim")
     for warning in diagnosis.warnings[:NOTES]:
-        out.line(warning, "yellow", indent=2, first="!")
+        out.line(text.sentence(warning), "yellow", indent=2, first="!")
     more = len(diagnosis.warnings) - NOTES
     if more > 0:
         out.line(words.say("data.more", count=text.count(more)), indent=2)

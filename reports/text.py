@@ -25,6 +25,7 @@ _UNPRINTABLE = re.compile(
 )
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:ns|µs|us|ms|s|kB|MB|GB|GB/s|TFLOP/s|W|°C)\b)")
 _MEMORY_OP = re.compile(r"mem(cpy|set)", re.IGNORECASE)
+_MANGLED = re.compile(r"^_ZN?(?=\d)")
 _FUNCTOR = re.compile(r"\b(\w*Functor\w*|\w+_kernel_cuda|\w+Ops?)\b")
 _NAMES_ONLY_ITS_ARGUMENT = {"Kernel", "Kernel2", "device_kernel", "kernel"}
 
@@ -58,6 +59,26 @@ def file_name(path: str) -> str:
     return re.split(r"[/\\]", path.rstrip("/\\"))[-1] or path
 
 
+def sentence(line: str) -> str:
+    """With a capital letter and a full stop, unless it begins with an identifier."""
+    line = clean(line).strip()
+    first = line.split(" ", 1)[0]
+    if first.isalpha() and first.islower():
+        line = line[0].upper() + line[1:]
+    return line if not line or line[-1] in ".!?:…" else f"{line}."
+
+
+def _demangled(name: str) -> str:
+    """The last identifier of an Itanium-mangled name, without its template arguments."""
+    at = 3 if name.startswith("_ZN") else 2
+    last = name
+    while found := re.match(r"(\d{1,3})", name[at:]):
+        begin = at + found.end()
+        at = begin + int(found[1])
+        last = name[begin:at] or last
+    return last
+
+
 def _without_brackets(name: str) -> tuple[str, str]:
     """The name outside of its template brackets, and the text inside the first one."""
     outside: list[str] = []
@@ -86,6 +107,8 @@ def short_kernel_name(name: str, limit: int = MAX_KERNEL_NAME) -> str:
     if not _MEMORY_OP.match(text):
         text = text.removesuffix(" [clone .kd]").replace("(anonymous namespace)::", "")
         text = text.removeprefix("void ")
+        if _MANGLED.match(text):
+            text = _demangled(text)
         outside, inside = _without_brackets(text)
         head = outside.split("(", 1)[0].strip() or outside
         base = head.rsplit("::", 1)[-1].strip()

@@ -29,6 +29,9 @@ from gpuprof.reports.words import ENGLISH, catalog
         ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pageable -> Device)"),
         ("ampere_sgemm_128x64_tn", "ampere_sgemm_128x64_tn"),
         ("triton_poi_fused_add_relu_0d1d2d", "triton_poi_fused_add_relu_0d1d2d"),
+        ("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bLi256EEEvPT_", "add_rmsnorm_quant_kernel"),
+        ("_Z9my_kernelPfi", "my_kernel"),
+        ("_ZN999x", "x"),
         ("", ""),
         ("<<<>>>", "<<<>>>"),
     ],
@@ -115,3 +118,10 @@ def test_every_bucket_and_cause_has_a_wording() -> None:
 
     assert all(f"bucket.{name}" in ENGLISH and f"about.{name}" in ENGLISH for name in BUCKETS)
     assert all(f"cause.{name}" in ENGLISH for name in CAUSES)
+
+
+def test_sentences_start_large_and_end_with_a_stop_but_identifiers_stay() -> None:
+    assert text.sentence("kernels fill the device") == "Kernels fill the device."
+    assert text.sentence("num_workers is 0") == "num_workers is 0."
+    assert text.sentence("Why?") == "Why?"
+    assert text.sentence("") == ""
