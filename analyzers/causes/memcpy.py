@@ -113,11 +113,11 @@ def _not_named(run: RunView, copies: list[Copies], share: float) -> Verdict:
             cause=ID, why="nothing was copied between host and device in the recorded steps"
         )
     running = max(float(first.duration_ns.sum()), 1.0)
-    beside = 1.0 - float(first.exposed_ns.sum()) / running
+    beside = percent(1.0 - float(first.exposed_ns.sum()) / running)
     return RuledOut(
         cause=ID,
         why=too_little("copies between host and device that nothing hides", share, run)
-        + f" ({_count(first.per_step)} a step, {first.ms_per_step:.2g} ms in all, {percent(beside)} of"
+        + f" ({_count(first.per_step)} a step, {first.ms_per_step:.2g} ms in all, {beside} of"
         " it beside other work)",
     )
 
@@ -222,8 +222,9 @@ def _kind_evidence(inward: bool, pageable: int, copies: Copies) -> Evidence:
     if waits < 0.01:
         each = "None of them blocks"
     return Evidence(
-        text=f"Copies {way}{side}: {_count(copies.per_step)} a step, {_size(copies.mean_bytes)} each"
-        f" on average, {copies.ms_per_step:.2g} ms a step in all, at {copies.gb_per_s:.2g} GB/s."
+        text=f"Copies {way}{side}: {_count(copies.per_step)} a step,"
+        f" {_size(copies.mean_bytes)} each on average, {copies.ms_per_step:.2g} ms a step in all,"
+        f" at {copies.gb_per_s:.2g} GB/s."
         f" {each} the host.",
         value=round(copies.gb_per_s, 3),
         unit="GB/s",
