@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -153,17 +152,15 @@ def write_html(
     target = Path(path)
     parts, drawn, notes = _pieces(diagnosis, traces, max_bytes, lang)
     size = 0
-    temporary: str | None = None
+    temporary: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".report-", suffix=".html")
-        with os.fdopen(handle, "wb") as file:
+        new = target.with_name(f".{target.name}.{os.getpid()}")
+        with new.open("xb") as file:  # never through a link that somebody left there
+            temporary = new
             for part in parts:
                 size += file.write(part.encode("utf-8", errors="replace"))
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
-        Path(temporary).replace(target)
+        temporary.replace(target)
         temporary = None
     except OSError as error:
         raise GpuprofError(
@@ -172,7 +169,7 @@ def write_html(
         ) from error
     finally:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     return HtmlSummary(
         path=target,
         size_bytes=size,

@@ -25,6 +25,9 @@ STRIP_TRACES = 16
 BUTTONS = 3
 """"Show in timeline" buttons behind one sentence of evidence."""
 
+MAX_HEADLINE = 240
+"""Characters of the headline: it is also the title of the tab."""
+
 MAX_ITEMS = 50
 """Warnings and left-out steps that are listed one by one."""
 
@@ -242,7 +245,7 @@ def render(
         nothing_found=story.nothing_found(diagnosis, words),
         css=Markup(css),
         policy=policy,
-        headline=diagnosis.headline.rstrip(".") or words.say("untitled"),
+        headline=text.clean(diagnosis.headline, MAX_HEADLINE).rstrip(".") or words.say("untitled"),
         facts=story.run_facts(diagnosis, words),
         cost=story.cost(diagnosis, words),
         together=story.together(diagnosis, words),

@@ -85,7 +85,10 @@ def cost(diagnosis: Diagnosis, words: Catalog) -> str:
 
 
 def together(diagnosis: Diagnosis, words: Catalog) -> str:
-    """The most that all changes together could save, or why no such number is quoted."""
+    """The most that all changes together could save, or why no such number is quoted.
+
+    Empty when there is nothing to change.
+    """
     replay = diagnosis.replay
     if diagnosis.together is not None:
         share = text.percent(diagnosis.together.reduction)
@@ -93,14 +96,16 @@ def together(diagnosis: Diagnosis, words: Catalog) -> str:
         if step is None:
             return words.say("together.share", share=share)
         return words.say(
-            "together",
+            whole(diagnosis, "together"),
             step=text.milliseconds(step),
             after=text.milliseconds(diagnosis.together.step_ms),
             share=share,
         )
+    if not diagnosis.findings:
+        return ""
     if not replay.trusted and replay.error is not None:
         return words.say("together.untrusted", error=text.percent(replay.error))
-    return words.say("together.none") if diagnosis.findings else nothing_found(diagnosis, words)
+    return words.say("together.none")
 
 
 def nothing_found(diagnosis: Diagnosis, words: Catalog) -> str:
@@ -157,7 +162,7 @@ def gain_sentence(finding: Finding, diagnosis: Diagnosis, words: Catalog) -> str
     if step is None:
         return words.say("finding.gain.text.share", share=share)
     return words.say(
-        "finding.gain.text",
+        whole(diagnosis, "finding.gain.text"),
         after=text.milliseconds(gain.step_ms),
         step=text.milliseconds(step),
         share=share,

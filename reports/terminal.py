@@ -161,7 +161,7 @@ def _together(diagnosis: Diagnosis, words: Catalog) -> str:
     if best is None or step is None:
         return story.together(diagnosis, words)
     return words.say(
-        "terminal.together",
+        story.whole(diagnosis, "terminal.together"),
         saved=text.milliseconds(max(step - best.step_ms, 0.0)),
         step=text.milliseconds(step),
         share=text.percent(best.reduction),
@@ -182,9 +182,13 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
     out.line(diagnosis.headline or words.say("untitled"), "bold")
     facts = [*story.run_facts(diagnosis, words)]
     out.line(" · ".join(facts), "dim")
-    out.line(_together(diagnosis, words))
+    together = _together(diagnosis, words)
+    if together:
+        out.line(together)
     bound = diagnosis.bound
     verdict = f"{words.say('terminal.bound')} {words.name('bound', bound.class_).lower()}"
+    if bound.class_ == "unknown":
+        verdict = words.say("terminal.unbound")
     if bound.also:
         also = ", ".join(words.name("bound", item).lower() for item in bound.also)
         verdict += f" ({words.say('key.also', also=also)})"

@@ -86,6 +86,8 @@ ENGLISH: Mapping[str, str] = {
     "cost.share": "The device does nothing for {share} of each step.",
     "together": "All changes together could bring a step from {step} to {after}, {share} less. "
     "That is one replay with every cause removed at once, not a sum of the single gains.",
+    "together.whole": "All changes together could bring the recorded {step} to {after}, {share} "
+    "less. That is one replay with every cause removed at once, not a sum of the single gains.",
     "together.share": "All changes together could shorten a step by {share}: one replay with every "
     "cause removed at once, not a sum of the single gains.",
     "together.none": "No change with a priced gain was found.",
@@ -142,6 +144,8 @@ ENGLISH: Mapping[str, str] = {
     "finding.fixes": "What to change",
     "finding.gain": "How it was priced",
     "finding.gain.text": "Replaying the steps with this cause removed takes {after} a step "
+    "instead of {step}: {share} less.",
+    "finding.gain.text.whole": "Replaying the recording with this cause removed takes {after} "
     "instead of {step}: {share} less.",
     "finding.gain.text.share": "Replaying the steps with this cause removed shortens the step "
     "by {share}.",
@@ -270,6 +274,9 @@ ENGLISH: Mapping[str, str] = {
     # terminal
     "terminal.together": "All changes together: up to {saved} of {step} a step ({share}); one "
     "replay, not a sum.",
+    "terminal.together.whole": "All changes together: up to {saved} of the recorded {step} "
+    "({share}); one replay, not a sum.",
+    "terminal.unbound": "What bounds the run is not known",
     "terminal.bound": "Bound by",
     "terminal.more": "{count} more: {names}",
     "terminal.at": "at",

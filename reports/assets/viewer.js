@@ -22,12 +22,14 @@ function openTimeline(meta, lanes, events, deep) {
   let selected = null;     // {lane, row, i}
   let hovered = null;
   let matches = null;      // per lane, per row: the matching events as a row of their own
+  let extents = [];        // top and bottom of each rank's lanes
   let overview = null;     // the minimap's picture
   let pending = false;
 
   if (many) for (const lane of lanes) lane.open = lane.group === meta.home[2] || lane.kind === 'stream';
 
   function layout() {
+    extents = [];
     let y = 0;
     let group = -1;
     for (const lane of lanes) {
@@ -36,8 +38,10 @@ function openTimeline(meta, lanes, events, deep) {
         if (many) y += HEADING;
       }
       lane.y = y;
+      if (!extents[group]) extents[group] = [y, y];
       lane.h = (lane.open ? lane.rows.length : 1) * ROW;
       y += lane.h + GAP;
+      extents[group][1] = y;
     }
     content = y;
   }
@@ -85,11 +89,12 @@ function openTimeline(meta, lanes, events, deep) {
     const step = niceStep(t1 - t0, (width - labels) / 110);
     cx.fillStyle = theme.line;
     for (let t = Math.ceil(t0 / step) * step; t < t1; t += step) cx.fillRect(Math.round(toX(t)), RULER, 1, height);
-    for (const [a, b] of meta.windows) {
+    for (const [a, b, group] of meta.windows) {
       if (b <= t0 || a >= t1) continue;
       const x = Math.max(labels, toX(a));
+      const [top, bottom] = extents[group];
       cx.fillStyle = theme.band;
-      cx.fillRect(x, RULER, Math.max(1.5, Math.min(width, toX(b)) - x), height);
+      cx.fillRect(x, RULER + top - scroll, Math.max(1.5, Math.min(width, toX(b)) - x), bottom - top);
     }
     const strength = matches ? 0.16 : 1;
     lanes.forEach((lane, index) => {
@@ -170,6 +175,7 @@ function openTimeline(meta, lanes, events, deep) {
   function drawMap() {
     const w = map.clientWidth;
     const h = map.clientHeight;
+    if (!w || !h || !map.width) return; // not on paper
     if (!overview) {
       overview = document.createElement('canvas');
       overview.width = map.width;

@@ -163,3 +163,20 @@ def test_damaged_timeline_data_leaves_the_static_page(browser: Any, report: Path
         assert page.eval("document.documentElement.dataset.timeline") == "failed"
         assert not page.eval("document.getElementById('gp-static').hidden")
         assert page.eval("document.getElementById('gp-timeline').hidden")
+
+
+def test_printing_opens_every_finding_on_white_and_restores_the_page(
+    browser: Any, report: Path
+) -> None:
+    with browser.open(report, dark=True) as page:
+        closed = "document.querySelectorAll('.findings details:not([open])').length"
+        assert page.eval(closed) == 1
+        page.call("Page.printToPDF", printBackground=True)
+        page.eval("dispatchEvent(new Event('beforeprint'))")
+        page.call("Emulation.setEmulatedMedia", media="print")
+        page.eval("new Promise((done) => setTimeout(done, 100))")
+        assert page.eval(closed) == 0
+        assert page.eval("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        page.eval("dispatchEvent(new Event('afterprint'))")
+        assert page.eval(closed) == 1
+        assert page.problems == []
