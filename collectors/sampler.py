@@ -11,7 +11,6 @@ neither a crash nor a hang in there reaches this one, and this one never reaches
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 import signal
@@ -277,8 +276,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if time.monotonic() > until:
             return 0  # the other one has our members on its roster
         time.sleep(0.1)
-    with contextlib.suppress(OSError):
-        os.nice(5)
     Sampler(options.out, options, lock, roster).run()
     return 0
 
