@@ -85,6 +85,11 @@ def name_ranks(log: CommLog, devices: list[int | None], labels_are_ranks: bool) 
             ordinal = comm.devices.get(rank, (-1, ""))[0]
             if comm.size > 1 or not ranks[process]:
                 ranks[process][ordinal] = rank
+    for transport in log.transports:  # printed by the sender, on the network also by the receiver
+        if transport.process is not None and not ranks[transport.process]:
+            rank = transport.target if transport.direction == "receive" else transport.source
+            if rank is not None and transport.kind in ("p2p", "shm", "net"):
+                ranks[transport.process] = {-1: rank}
     for index, process in enumerate(log.processes):
         found = ranks[index]
         if not found and labels_are_ranks and process.label is not None:

@@ -222,13 +222,13 @@ INFO_KINDS: tuple[LineKind, ...] = (
         1,
     ),
     LineKind(
-        "ring_order",
+        "collnet",
         "INIT",
-        "2.4",
+        "2.6",
         "",
-        (r"(?:Channel|Ring) \d+(?:/\d+)? ?:\s+\d+\s+\d",),
-        r"^(?:Channel|Ring) (?P<channel>\d+)(?:/(?P<total>\d+))? ?:\s+(?P<order>\d+(?:\s+\d+)+)\s*$",
-        64,
+        (r"Coll(?:Net)? \d",),
+        r"^Coll(?:Net)? \d+(?:/\d+)? : (?P<text>\d+ .*via COLLNET/.*)$",
+        8,
     ),
     LineKind(
         "trees",
@@ -385,11 +385,11 @@ INFO_KINDS: tuple[LineKind, ...] = (
 """INFO lines worth reading, most specific first within a head."""
 
 TRANSPORTS: tuple[re.Pattern[bytes], ...] = (
-    re.compile(rb"Channel \d+(?:/\d+)? : (\d+[\[ ][^\r\n]*)"),
-    re.compile(rb"Ring \d+ : (\d+[\[ ][^\r\n]*)"),
-    re.compile(rb"Coll(?:Net)? \d+(?:/\d+)? : (\d+ [^\r\n]*)"),
+    re.compile(rb"Channel \d+(?:/\d+)? ?: +(\d+[\[ ][^\r\n]*)"),
+    re.compile(rb"Ring \d+ ?: +(\d+[\[ ][^\r\n]*)"),
 )
-"""The part of a transport line that does not change from channel to channel (2.3 to 2.30)."""
+"""The part of a transport or ring-order line that does not change from channel to channel (2.3 to
+2.6 say Ring, later ones Channel)."""
 
 TRANSPORT_FIELDS = re.compile(
     r"^(?P<source>\d+)(?:\[(?P<source_device>[0-9a-f]+)\])? "
@@ -400,6 +400,8 @@ TRANSPORT_FIELDS = re.compile(
     r"|(?P<net>NET|COLLNET)/(?P<plugin>[^/]+)/(?P<nic>\d+)(?:\((?P<proxy>\w+)\))?)"
     r"(?P<options>(?:/\w+(?:\(PCI\))?)*)(?: comm (?P<comm>\S+))?"
 )
+
+RING_ORDER = re.compile(r"^\d+(?:\s+\d+)+\s*$")
 
 COLLECTIVE = re.compile(
     rb"opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) op (\d+) "
@@ -422,7 +424,7 @@ LAUNCHER_RANK = re.compile(
 """Rank labels of Open MPI, torchrun and srun -l; the last can be a node, so it is a hint only."""
 
 BARE_HINT = re.compile(
-    rb"W(?:atchdog|orkNCCL|ARN )|N(?:CCL|o space|o interface|o IP|ET/)|Last (?:error|NCCL)|"
+    rb"W(?:atchdog|orkNCCL|ARN )|N(?:CCL (?!CALL)|o space|o interface|o IP|ET/)|Last (?:error|NCCL)|"
     rb"C(?:UDA |uda f|onnect|ount |all to|CL version)|F(?:inger|ailed to|abric)|P(?:G status|2P D)|"
     rb"Got |Duplicate G|M(?:ultiple R|essage trunc|ismatch|NNVL)|A(?:F_INET|vg bus)|Error while|"
     rb"To our best|HAMI|ACSC|DMAR|AMD-Vi|GT/s|=== System|Pattern \d|GPU Direct|\+ [PN][CV][IL]\[|"

@@ -12,10 +12,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
-from gpuprof.commlog import CallTail, CommLog, Event, Fact, Transport
+from gpuprof.commlog import CallTail, CommLog, Event, Fact
 from gpuprof.errors import InputError
 from gpuprof.readers import nccl_scan
 from gpuprof.readers.nccl_finish import LineKeeper, ProcessKeeper, date_log, name_ranks
@@ -25,16 +27,20 @@ from gpuprof.readers.nccl_grammar import (
     INFO_KINDS,
     LAUNCHER_RANK,
     PREFIX,
+    RING_ORDER,
     TIMESTAMP,
     TRANSPORT_FIELDS,
     TRANSPORTS,
 )
-from gpuprof.readers.nccl_rows import ROWS
+from gpuprof.readers.nccl_rows import ROWS, transport
 
 MAX_TEXT = 600
 """Characters of a line that are kept; the longest WARN of NCCL is below 500."""
 
 MAX_EVENTS_PER_PROCESS = 60
+BARE_PROCESSES = 100
+"""Lines without a prefix belong to nobody, so they share the room of this many processes."""
+
 MAX_EVENTS = 40_000
 """The first cause is among the first lines of some process; later ones are only counted."""
 
@@ -47,13 +53,16 @@ RECENT_CALLS = 32
 
 HEAVY_CALLS = 4_000
 TAIL_BYTES = 1 << 20
-"""In a chunk with more calls than this, only those in its last MiB are read one by one; of the
-others the last of each communicator is found at once."""
+"""In a chunk with more calls than this, only those in its last MiB are read one by one; where a
+communicator of the chunk before is not among them, the last of each is found at once."""
+
+MAX_RINGS = 4_096
 
 LAST_CALLS = re.compile(
     rb"opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count \d+ datatype \d+ op \d+ root \d+ "
     rb"comm (\S+)"
 )
+WARN = b"NCCL WARN "
 RANK_IN_TEXT = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]|\[rank(\d+)\]|\bRank (\d+)\]")
 BARE_INFO = re.compile(
     r"\s*(?:=== System|Pattern \d, cross|\+ (?:PCI|NVL)\[|Connected all rings)|.{0,40}GPU Direct RDMA "
@@ -87,6 +96,19 @@ def read_nccl_log(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str
     return log
 
 
+class Origin(NamedTuple):
+    """What stands before the word NCCL of a line."""
+
+    process: int | None = None
+    device: int | None = None
+    source: str = ""
+    source_line: int | None = None
+    time_ns: int | None = None
+
+
+NOWHERE = Origin()
+
+
 class _Reader:
     """Holds what is known while the chunks go by."""
 
@@ -94,8 +116,10 @@ class _Reader:
         self.log = log
         self.processes = ProcessKeeper()
         self.lines = LineKeeper()
-        self.prefixes: dict[bytes, tuple[int | None, int | None, str, int | None, int | None]] = {}
+        self.prefixes: dict[bytes, Origin] = {}
         self.transports: set[bytes] = set()
+        self.channels = False  # a release that says Channel never says Ring
+        self.active: set[bytes] = set()
         self.kept: Counter[tuple[int | None, int]] = Counter()
         self.events: dict[tuple[int | None, int | None, str], Event] = {}
         self.event_devices: dict[tuple[int | None, int | None, str], int | None] = {}
@@ -107,37 +131,33 @@ class _Reader:
         self.file = file
         data = chunk.data
         self.log.size_bytes += len(data)
-        self._prefixed(data, chunk.first_line)
-        for index, line, after in nccl_scan.bare(data):
-            self._bare(line, after, chunk.first_line + index)
+        for found in nccl_scan.scan(chunk):
+            if found.kinds:
+                self._prefixed(found)
+            else:
+                self._other(found)
         self._transports(data, chunk.first_line)
         if b"opCount " in data:
             self._calls(data, chunk.first_line)
         self.log.line_count = max(self.log.line_count, chunk.first_line + data.count(b"\n"))
 
-    def _prefixed(self, data: bytes, first_line: int) -> None:
-        line = first_line
-        at = 0
-        for found in nccl_scan.prefixed(data):
-            start = data.rfind(b"\n", 0, found.start) + 1
-            before = data[start : found.start]
-            process, device, source, source_line, time_ns = self._prefix(before)
-            if found.kinds and all(
-                self.kept[process, kind] >= INFO_KINDS[kind].keep for kind in found.kinds
-            ):
-                self.counts[INFO_KINDS[found.kinds[0]].name] += 1
-                continue
-            end = data.find(b"\n", found.message)
-            end = len(data) if end < 0 else end
-            text = data[found.message : end].decode("utf-8", "replace").rstrip()[: 8 * MAX_TEXT]
-            line += data.count(b"\n", at, start)
-            at = start
-            if found.level == "WARN":
-                self._event(process, device, "WARN", text, line, source, source_line, time_ns)
-            else:
-                self._info(process, device, text, line, found.kinds, time_ns)
+    def _prefixed(self, found: nccl_scan.Found) -> None:
+        origin = self._prefix(found.before)
+        if all(self.kept[origin.process, kind] >= INFO_KINDS[kind].keep for kind in found.kinds):
+            self.counts[INFO_KINDS[found.kinds[0]].name] += 1
+            return
+        text = found.text.decode("utf-8", "replace").rstrip()[: 8 * MAX_TEXT]
+        self._info(origin, text, found.line, found.kinds)
 
-    def _prefix(self, before: bytes) -> tuple[int | None, int | None, str, int | None, int | None]:
+    def _other(self, found: nccl_scan.Found) -> None:
+        start = found.text.find(WARN)
+        if start < 0:
+            self._bare(found.text, found.after, found.line)
+            return
+        text = found.text[start + len(WARN) :].decode("utf-8", "replace").rstrip()
+        self._event(self._prefix(found.text[:start]), "WARN", text, found.line)
+
+    def _prefix(self, before: bytes) -> Origin:
         known = self.prefixes.get(before)
         if known is not None:
             return known
@@ -151,7 +171,7 @@ class _Reader:
         if host is not None and pid is not None:
             process = self.processes.index(host, int(pid), number)
         stamp = TIMESTAMP.search(before)
-        result = (
+        origin = Origin(
             process,
             None if device is None else int(device),
             "" if source is None else source.decode("utf-8", "replace"),
@@ -161,18 +181,11 @@ class _Reader:
         if stamp is None:  # a stamped prefix is its own line's; keeping it would only cost memory
             if len(self.prefixes) >= MAX_PREFIXES:
                 self.prefixes.clear()
-            self.prefixes[before] = result
-        return result
+            self.prefixes[before] = origin
+        return origin
 
-    def _info(
-        self,
-        process: int | None,
-        device: int | None,
-        text: str,
-        line: int,
-        kinds: tuple[int, ...],
-        time_ns: int | None,
-    ) -> None:
+    def _info(self, origin: Origin, text: str, line: int, kinds: tuple[int, ...]) -> None:
+        process, device = origin.process, origin.device
         for index in kinds:
             match = nccl_scan.KIND_PATTERNS[index].match(text)
             if match is None:
@@ -183,7 +196,7 @@ class _Reader:
                 return
             self.kept[process, index] += 1
             if kind.name in ("nccl_info_error", "error_path"):
-                self._event(process, device, "INFO", text, line, "", None, time_ns)
+                self._event(origin, "INFO", text, line)
                 return
             self.lines.add(line, process, index, text[:MAX_TEXT])
             fields = {k: v for k, v in match.groupdict().items() if v is not None}
@@ -195,33 +208,34 @@ class _Reader:
             return
 
     def _event(
-        self,
-        process: int | None,
-        device: int | None,
-        level: str,
-        text: str,
-        line: int,
-        source: str,
-        source_line: int | None,
-        time_ns: int | None,
-        rank: int | None = None,
+        self, origin: Origin, level: str, text: str, line: int, rank: int | None = None
     ) -> None:
         text = text[:MAX_TEXT]
+        process = origin.process
         self.counts["warn" if level == "WARN" else "bare" if level == "BARE" else "failure"] += 1
-        key = (process, rank if process is None else device, text)
+        key = (process, rank if process is None else origin.device, text)
         known = self.events.get(key)
         if known is not None:
-            self.events[key] = _again(known)
+            self.events[key] = replace(known, count=known.count + 1)
             return
-        if self.events_of[process] >= MAX_EVENTS_PER_PROCESS * (1 if process is not None else 100):
+        room = MAX_EVENTS_PER_PROCESS * (1 if process is not None else BARE_PROCESSES)
+        if self.events_of[process] >= room:
             return
         if len(self.events) >= MAX_EVENTS:
             self.log.truncated = True
             return
         self.events_of[process] += 1
-        self.event_devices[key] = device
+        self.event_devices[key] = origin.device
         self.events[key] = Event(
-            self.file, line, process, rank, level, text, source, source_line, time_ns
+            file=self.file,
+            line=line,
+            process=process,
+            rank=rank,
+            level=level,
+            text=text,
+            source=origin.source,
+            source_line=origin.source_line,
+            time_ns=origin.time_ns,
         )
 
     def _bare(self, raw: bytes, after: bytes, line: int) -> None:
@@ -248,23 +262,20 @@ class _Reader:
             return
         if BARE_INFO.match(text):
             kinds = tuple(i for i, k in enumerate(INFO_KINDS) if k.name in BARE_KINDS)
-            self._info(None, None, text.strip(), line, kinds, None)
+            self._info(NOWHERE, text.strip(), line, kinds)
             return
         old = re.search(rb"(?:^|\s)(\S+:\d+) WARN ", raw)  # up to 2.2: no word NCCL
         if old is not None:
-            process, device, source, source_line, time_ns = self._prefix(
-                raw[: old.end() - len("WARN ")]
-            )
             message = raw[old.end() :].decode("utf-8", "replace")
-            self._event(process, device, "WARN", message, line, source, source_line, time_ns)
+            self._event(self._prefix(raw[: old.end() - len("WARN ")]), "WARN", message, line)
             return
-        self._event(None, None, "BARE", text, line, "", None, None, rank)
+        self._event(NOWHERE, "BARE", text, line, rank)
         if re.search(r"Last error:\s*$", text) and after.strip():
             repeated = after.decode("utf-8", "replace").strip()
-            self._event(None, None, "BARE", repeated, line + 1, "", None, None, rank)
+            self._event(NOWHERE, "BARE", repeated, line + 1, rank)
 
     def _transports(self, data: bytes, first_line: int) -> None:
-        for pattern in TRANSPORTS:
+        for pattern in TRANSPORTS[: 1 if self.channels else None]:
             new = set(pattern.findall(data)) - self.transports
             if not new:
                 continue
@@ -272,6 +283,7 @@ class _Reader:
                 self.log.truncated = True
                 return
             self.transports |= new
+            self.channels = self.channels or pattern is TRANSPORTS[0]
             seen: set[bytes] = set()
             at = 0
             line = first_line
@@ -280,31 +292,35 @@ class _Reader:
                 if text not in new or text in seen:
                     continue
                 seen.add(text)
-                fields = TRANSPORT_FIELDS.match(text.decode("utf-8", "replace"))
-                if fields is None:
+                shown = text.decode("utf-8", "replace")
+                fields = TRANSPORT_FIELDS.match(shown)
+                if fields is None and RING_ORDER.match(shown) is None:
                     continue
                 start = data.rfind(b"\n", 0, match.start()) + 1
                 line += data.count(b"\n", at, start)
                 at = start
                 nccl = data.rfind(b"NCCL INFO ", start, match.start())
-                process = self._prefix(data[start:nccl])[0] if nccl >= 0 else None
-                self.log.transports.append(_transport(fields, process, line))
+                process = self._prefix(data[start:nccl]).process if nccl >= 0 else None
+                if fields is not None:
+                    self.log.transports.append(transport(fields, process, line))
+                elif len(self.log.rings) < MAX_RINGS:
+                    ranks = tuple(int(rank) for rank in shown.split())
+                    self.log.rings[f"{process}/{len(self.log.rings)}"] = ranks
                 if len(seen) == len(new):
                     break
 
     def _calls(self, data: bytes, first_line: int) -> None:
-        start = 0
-        if data.count(b"opCount ") > HEAVY_CALLS:
-            start = max(0, len(data) - TAIL_BYTES)
-            for handle, count in {h: c for c, h in LAST_CALLS.findall(data)}.items():
-                tail = self._tail(handle, data)
-                tail.last = max(tail.last, int(count, 16))
+        count = data.count(b"opCount ")
+        self.counts["collective"] += count
+        start = max(0, len(data) - TAIL_BYTES) if count > HEAVY_CALLS else 0
         line = first_line + data.count(b"\n", 0, start)
         at = start
+        seen: set[bytes] = set()
         for match in COLLECTIVE.finditer(data, start):
-            count, size, datatype, op, root, handle = match.groups()
+            text, size, datatype, op, root, handle = match.groups()
+            seen.add(handle)
             tail = self._tail(handle, data)
-            number = int(count, 16)
+            number = int(text, 16)
             tail.last = max(tail.last, number)
             tail.calls += 1
             line += data.count(b"\n", at, match.start())
@@ -314,7 +330,13 @@ class _Reader:
             tail.recent[number] = (function, int(size), int(datatype), int(op), int(root))
             if len(tail.recent) > RECENT_CALLS:
                 del tail.recent[next(iter(tail.recent))]
-        self.counts["collective"] += data.count(b"opCount ")
+        if start and self.active - seen:  # some communicator fell silent in this chunk
+            last = {handle: text for text, handle in LAST_CALLS.findall(data)}
+            for handle, text in last.items():
+                tail = self._tail(handle, data)
+                tail.last = max(tail.last, int(text, 16))
+            seen |= set(last)
+        self.active = seen
 
     def _tail(self, handle: bytes, data: bytes) -> CallTail:
         name = handle.decode("utf-8", "replace")
@@ -323,7 +345,7 @@ class _Reader:
             at = data.find(b"comm " + handle)
             start = data.rfind(b"\n", 0, at) + 1
             nccl = data.find(b"NCCL INFO ", start, at)
-            process = self._prefix(data[start:nccl])[0] if nccl >= 0 else None
+            process = self._prefix(data[start:nccl]).process if nccl >= 0 else None
             tail = self.log.calls[name] = CallTail(process, name)
         return tail
 
@@ -335,23 +357,9 @@ class _Reader:
         devices = [self.event_devices[key] for key in self.events]
         log.events = list(self.events.values())
         name_ranks(log, devices, self.processes.labels_are_ranks())
+        log.events.sort(key=lambda event: (event.file, event.line))
         date_log(log)
         return log
-
-
-def _again(event: Event) -> Event:
-    return Event(
-        event.file,
-        event.line,
-        event.process,
-        event.rank,
-        event.level,
-        event.text,
-        event.source,
-        event.source_line,
-        event.time_ns,
-        event.count + 1,
-    )
 
 
 def _time_ns(stamp: bytes) -> int | None:
@@ -363,21 +371,3 @@ def _time_ns(stamp: bytes) -> int | None:
     except ValueError:
         return None
     return int(moment.timestamp()) * 10**9 + (int(part.ljust(9, "0")) if part else 0)
-
-
-def _transport(fields: re.Match[str], process: int | None, line: int) -> Transport:
-    kind = "p2p" if fields["p2p"] else "shm" if fields["shm"] else (fields["net"] or "").lower()
-    options = fields["options"] or ""
-    how = fields["p2p_how"] or fields["shm"] or fields["plugin"] or ""
-    network = kind in ("net", "collnet")
-    return Transport(
-        process=process,
-        source=int(fields["source"]),
-        target=None if fields["target"] is None else int(fields["target"]),
-        kind=kind,
-        how=how,
-        direction=fields["direction"] or "",
-        nic=int(fields["nic"]) if fields["nic"] else None,
-        gdr=("/GDRDMA" in options) if network else None,
-        line=line,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from gpuprof.commlog import (
@@ -10,8 +11,10 @@ from gpuprof.commlog import (
     EnvSetting,
     Graph,
     TopologyNode,
+    Transport,
     VersionRow,
 )
+from gpuprof.readers.nccl_grammar import TRANSPORT_FIELDS
 
 Fields = Mapping[str, str]
 Row = Callable[[CommLog, int | None, int | None, Fields, int], None]
@@ -19,7 +22,6 @@ Row = Callable[[CommLog, int | None, int | None, Fields, int], None]
 MAX_COMMUNICATORS = 5_000
 """More communicators than this are one for each of many restarts; the first ones tell the story."""
 
-MAX_RINGS = 4_096
 MAX_TOPOLOGY_NODES = 20_000
 
 
@@ -129,12 +131,31 @@ def comm_shape(
     log.communicators.append(comm)
 
 
-def ring_order(
-    log: CommLog, process: int | None, _device: int | None, fields: Fields, _line: int
+def collnet(
+    log: CommLog, process: int | None, _device: int | None, fields: Fields, line: int
 ) -> None:
-    key = f"{process}/{fields['channel']}"
-    if len(log.rings) < MAX_RINGS and key not in log.rings:
-        log.rings[key] = tuple(int(rank) for rank in fields["order"].split())
+    match = TRANSPORT_FIELDS.match(fields["text"])
+    if match is not None:
+        log.transports.append(transport(match, process, line))
+
+
+def transport(fields: re.Match[str], process: int | None, line: int) -> Transport:
+    """A row from a match of `TRANSPORT_FIELDS`."""
+    kind = "p2p" if fields["p2p"] else "shm" if fields["shm"] else (fields["net"] or "").lower()
+    options = fields["options"] or ""
+    how = fields["p2p_how"] or fields["shm"] or fields["plugin"] or ""
+    network = kind in ("net", "collnet")
+    return Transport(
+        process=process,
+        source=int(fields["source"]),
+        target=None if fields["target"] is None else int(fields["target"]),
+        kind=kind,
+        how=how,
+        direction=fields["direction"] or "",
+        nic=int(fields["nic"]) if fields["nic"] else None,
+        gdr=("/GDRDMA" in options) if network else None,
+        line=line,
+    )
 
 
 def pattern(
@@ -178,7 +199,7 @@ ROWS: dict[str, Row] = {
     "init_complete": init_complete,
     "comm_end": comm_end,
     "comm_shape": comm_shape,
-    "ring_order": ring_order,
+    "collnet": collnet,
     "pattern": pattern,
     "topology_node": topology_node,
 }

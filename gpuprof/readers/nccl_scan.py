@@ -1,16 +1,18 @@
-"""Finds the few NCCL lines of a log that matter, on raw bytes, chunk by chunk.
+"""Finds the few lines of a log that matter, on raw bytes, chunk by chunk.
 
-A job of hundreds of ranks writes gigabytes, most of it one line a channel or a call. Patterns with
-a literal start run at about 1 GB/s, so each chunk is searched as a whole: for the heads of the
-kinds in `nccl_grammar`, for the distinct transport texts, for the last call of each communicator,
-and, in the lines without NCCL's prefix, for texts that frameworks repeat. Only what is found is
-cut into lines.
+A job of hundreds of ranks writes gigabytes, most of it one line a channel or a call. A chunk is
+split at NCCL's own mark, so that each piece starts with a message and ends with the prefix of the
+next one; pieces of the two bulky kinds are passed over at once, others are looked up by their head,
+and what stands between two prefixed lines is searched for warnings and for texts that frameworks
+repeat. Only what is found is cut into lines.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,10 +21,6 @@ from gpuprof.readers.nccl_grammar import BARE_HINT, INFO_KINDS
 
 CHUNK_BYTES = 8 << 20
 """Large enough that the cost per chunk vanishes, small enough that its lines fit in 50 MB."""
-
-BLOCK_BYTES = 1 << 16
-"""Lines without NCCL's prefix are looked for in blocks of this size: one of INFO lines only, known
-by two counts, is passed over."""
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line is no log line (NCCL cuts its own at 1 KiB); it is cut so that memory is bounded."""
@@ -36,12 +34,16 @@ class Chunk(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A line with NCCL's prefix: where the word NCCL starts, and the kinds its head can be."""
+    """A line to look at. `kinds` are the INFO kinds its head can be; none for another line.
 
-    start: int
-    level: str
-    message: int
+    `before` is what stands before the message (INFO) or nothing, `text` the message or the line.
+    """
+
+    line: int
+    before: bytes
+    text: bytes
     kinds: tuple[int, ...]
+    after: bytes = b""
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
@@ -94,57 +96,91 @@ def _heads() -> tuple[re.Pattern[bytes], dict[str, tuple[int, ...]]]:
         kinds = sorted({k for other in ordered if head.startswith(other) for k in owners[other]})
         groups[f"h{number}"] = tuple(kinds)
         parts.append(f"(?P<h{number}>{head})")
-    pattern = (
-        r"NCCL (?:INFO (?!(?:Channel|Ring) \d+(?:/\d+)? : \d+[\[ ][\w-]|\w+: opCount )"
-        r"(?=" + "|".join(parts) + r")|(?P<warn>WARN ))"
-    )
-    return re.compile(pattern.encode()), groups
+    return re.compile("|".join(parts).encode()), groups
 
 
-WANTED, HEAD_KINDS = _heads()
+HEADS, HEAD_KINDS = _heads()
 KIND_PATTERNS: tuple[re.Pattern[str], ...] = tuple(re.compile(kind.pattern) for kind in INFO_KINDS)
-INFO_OFFSET = len("NCCL INFO ")
-WARN_OFFSET = len("NCCL WARN ")
+MARK = b"NCCL INFO "
+BULK: tuple[bytes, ...] = (
+    b"Channel ",
+    b"Ring ",
+    b"AllReduce: op",
+    b"AllGather: op",
+    b"ReduceScatter: op",
+    b"Broadcast: op",
+    b"Reduce: op",
+    b"Send: op",
+    b"Recv: op",
+    b"AlltoAll: op",
+    b"threadThresholds",
+    b"P2P Chunksize",
+    b"channel.cc",
+    b"Setting affinity",
+)
+"""Messages by the thousand that other searches cover, or that say nothing."""
 
 
-def prefixed(data: bytes) -> Iterator[Found]:
-    """Lines with NCCL's prefix whose kind matters, in order."""
-    for match in WANTED.finditer(data):
-        start = match.start()
-        group = match.lastgroup or "warn"
-        if group == "warn":
-            yield Found(start, "WARN", start + WARN_OFFSET, ())
-        else:
-            yield Found(start, "INFO", start + INFO_OFFSET, HEAD_KINDS[group])
-
-
-def bare(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Lines without NCCL's prefix that may matter: (its index in `data`, the line, the next one)."""
-    index = 0
-    start = 0
-    while start < len(data):
-        end = data.find(b"\n", start + BLOCK_BYTES) + 1 or len(data)
-        newlines = data.count(b"\n", start, end)
-        if newlines != data.count(b"NCCL INFO ", start, end):
-            yield from _bare_block(data[start:end], index)
-        index += newlines
-        start = end
-
-
-def _bare_block(data: bytes, first: int) -> Iterator[tuple[int, bytes, bytes]]:
-    lines = data.split(b"\n")
-    rest = [index for index, line in enumerate(lines) if b"NCCL INFO " not in line]
-    joined = b"\n".join([lines[index] for index in rest])
-    position = 0
-    at = 0
-    last = -1
-    for match in BARE_HINT.finditer(joined):
-        position += joined.count(b"\n", at, match.start())
-        at = match.start()
-        if position == last:
+def scan(chunk: Chunk) -> Iterator[Found]:
+    """The lines of a chunk that may matter: first those with NCCL's INFO prefix, then the rest."""
+    pieces = chunk.data.split(MARK)
+    newlines = [piece.count(b"\n") for piece in pieces]
+    starts = [0, *accumulate(newlines)]
+    kept = [index for index, piece in enumerate(pieces) if not piece.startswith(BULK)]
+    for index in kept:
+        if index == 0:
             continue
-        last = position
-        line = lines[rest[position]]
-        if b"NCCL WARN " not in line:
-            after = lines[rest[position + 1]] if position + 1 < len(rest) else b""
-            yield first + rest[position], line, after
+        piece = pieces[index]
+        match = HEADS.match(piece)
+        if match is None:
+            continue
+        end = piece.find(b"\n")
+        before = pieces[index - 1]
+        yield Found(
+            chunk.first_line + starts[index],
+            before[before.rfind(b"\n") + 1 :],
+            piece if end < 0 else piece[:end],
+            HEAD_KINDS[match.lastgroup or ""],
+        )
+    yield from _between(chunk, pieces, newlines, starts)
+
+
+def _between(
+    chunk: Chunk, pieces: list[bytes], newlines: list[int], starts: list[int]
+) -> Iterator[Found]:
+    """Lines without the INFO prefix: all but the first and the last part of a piece."""
+    last = len(pieces) - 1
+    rest: list[bytes] = []
+    places: list[tuple[int, int]] = []  # (lines of `rest` before this piece, line of its first one)
+    held = 0
+    for index, count in enumerate(newlines):
+        if count < 2 and index not in (0, last):
+            continue
+        piece = pieces[index]
+        start = piece.find(b"\n") + 1 if index else 0
+        end = piece.rfind(b"\n") if index < last else len(piece)
+        if start >= end or (index and not start):
+            continue
+        part = piece[start:end]
+        rest.append(part)
+        places.append((held, chunk.first_line + starts[index] + (1 if index else 0)))
+        held += part.count(b"\n") + 1
+    if not rest:
+        return
+    text = b"\n".join(rest)
+    heads = [place[0] for place in places]
+    number = at = 0
+    seen = -1
+    for match in BARE_HINT.finditer(text):
+        number += text.count(b"\n", at, match.start())
+        at = match.start()
+        if number == seen:
+            continue
+        seen = number
+        start = text.rfind(b"\n", 0, at) + 1
+        end = text.find(b"\n", at)
+        end = len(text) if end < 0 else end
+        following = text.find(b"\n", end + 1)
+        after = text[end + 1 : following if following >= 0 else len(text)]
+        before, first = places[bisect_right(heads, number) - 1]
+        yield Found(first + number - before, b"", text[start:end], (), after)
