@@ -23,7 +23,8 @@ else:
     import gzip
     data = open(sys.argv[2], "rb").read()
     imported = 0.0
-    rows = len(json.loads(gzip.decompress(data) if data[:2] == b"\\x1f\\x8b" else data)["traceEvents"])
+    data = gzip.decompress(data) if data[:2] == b"\\x1f\\x8b" else data
+    rows = len(json.loads(data)["traceEvents"])
 print(json.dumps({"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall,
                   "import": imported, "rows": rows,
                   "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
@@ -46,7 +47,8 @@ def main() -> None:
     parser.add_argument("--baseline", action="store_true", help="also measure json.loads")
     options = parser.parse_args()
     print(
-        f"{'trace':40} {'reader':8} {'rows':>10} {'CPU s':>7} {'wall s':>7} {'rows/s':>10} {'MB':>7}"
+        f"{'trace':40} {'reader':8} {'rows':>10} {'CPU s':>7} {'wall s':>7} {'rows/s':>10}"
+        f" {'MB':>7}"
     )
     for trace in options.traces:
         for kind in ("gpuprof", "json") if options.baseline else ("gpuprof",):

@@ -139,7 +139,7 @@ class ByteSource:
             data = self._read(self._block_bytes)
 
     def _gunzip(self, first: bytes) -> Iterator[bytes]:
-        from isal import isal_zlib  # noqa: PLC0415 (a trace may be plain, and import costs)
+        from isal import isal_zlib
 
         zlib: Any = isal_zlib
 

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.readers.kineto_events import INT64_MAX, Args, Complete, Instant, Metadata
+from gpuprof.readers.kineto_events import (
+    INT64_MAX,
+    Args,
+    Complete,
+    ExactComplete,
+    Instant,
+    Metadata,
+)
 from gpuprof.readers.kineto_values import collective_args, op_args, product
 from gpuprof.trace import Category, CollectiveArgs, Lane, OpArgs
 
@@ -66,8 +73,14 @@ EMPTY_ARGS = Args()
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-MAX_US = 9e15
-"""Times beyond this (the year 2255, or minus that) are damage; below, ns fit into int64."""
+MAX_US = 4e15
+"""Times beyond this (the year 2096, or minus that) are damage; differences of two fit int64 ns."""
+
+COARSE_US = 2.0**43
+"""From here on neighbours in float64 lie 2 ns apart; below, a start rounds to its nanosecond."""
+
+MAX_CATEGORIES = 1000
+"""Names of categories that are remembered; Kineto has some 30."""
 
 SPAN = 255
 """Stands for a `Category` on the profiler's own span, which is no row."""
@@ -104,6 +117,28 @@ class Codes(dict[Any, int]):
         return code
 
 
+class CategoryCodes(dict[str, int]):
+    """The `Category` of each category name met, `SPAN` for the profiler's own span."""
+
+    def __missing__(self, key: str) -> int:
+        code = SPAN if key == SPAN_CATEGORY else int(CATEGORIES.get(key, Category.OTHER))
+        if len(self) < MAX_CATEGORIES:
+            self[key] = code
+        return code
+
+
+class Names(Codes):
+    """Numbers names, and cuts those that are too long before it keeps them."""
+
+    cut = 0
+
+    def __missing__(self, key: Any) -> int:
+        if len(key) > MAX_NAME_CHARS:
+            self.cut += 1
+            return self[key[:MAX_NAME_CHARS]]
+        return super().__missing__(key)
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """The columns of one batch, in the file's order; times still as the file counts them."""
@@ -137,6 +172,19 @@ def to_ns(us: F64) -> I64:
     return result
 
 
+def exact_ns(rows: list[Any]) -> I64:
+    """Whole nanoseconds of decimal starts, int64 (n,)."""
+    return np.fromiter(
+        [int((row.ts * 1000).to_integral_value()) for row in rows], np.int64, len(rows)
+    )
+
+
+def _too_coarse(us: F64) -> bool:
+    """Whether a start has a fraction and is so large that float64 cannot hold its nanoseconds."""
+    large = us[np.abs(us) >= COARSE_US]
+    return bool(len(large)) and bool((large != np.floor(large)).any())
+
+
 class ColumnBuilder:
     """Collects batches; `gpuprof.readers.kineto` joins them into a `Trace`."""
 
@@ -144,10 +192,11 @@ class ColumnBuilder:
         self.blocks: list[Block] = []
         self.rows = 0
         self.events = 0
-        self.names = Codes()
+        self.exact = False
+        self.names = Names()
         self.dropped: Counter[str] = Counter()
         self.clamped: Counter[str] = Counter()
-        self.categories = Codes()
+        self.categories = CategoryCodes()
         self.threads = Codes()
         self.streams = Codes()
         self.argument_keys = Codes({NO_ARGUMENTS: 0})
@@ -158,13 +207,21 @@ class ColumnBuilder:
         self.process_labels: dict[int | str, str] = {}
         self.thread_names: dict[tuple[int | str, int | str], str] = {}
         self.span_us: tuple[float, float] | None = None
+        """Start and end of the profiler's own span."""
         self._sizes = Products()
-        self._category_codes = np.zeros(0, dtype=np.uint8)
 
-    def add(self, events: list[Any]) -> None:
-        """Adds a batch of decoded events."""
+    def add(self, events: list[Any]) -> bool:
+        """Adds a batch of decoded events.
+
+        Returns False, and adds nothing, where starts have a fraction that float64 is too coarse
+        for: the batch must then be decoded with decimal starts, and `exact` be set.
+        """
+        kind = ExactComplete if self.exact else Complete
+        rows = [event for event in events if type(event) is kind]
+        start_us = np.fromiter([row.ts for row in rows], np.float64, len(rows))
+        if not self.exact and _too_coarse(start_us):
+            return False
         self.events += len(events)
-        rows = [event for event in events if type(event) is Complete]
         if len(rows) < len(events):
             instants = [event for event in events if type(event) is Instant]
             if instants:
@@ -173,7 +230,8 @@ class ColumnBuilder:
                 if type(event) is Metadata:
                     self._metadata(event)
         if rows:
-            self._complete(rows)
+            self._complete(rows, start_us)
+        return True
 
     def _metadata(self, event: Metadata) -> None:
         args = event.args
@@ -203,7 +261,9 @@ class ColumnBuilder:
         kept = [
             row
             for row in found
-            if abs(row[0]) < MAX_US and all(abs(value) <= INT64_MAX for value in row[1:])
+            if abs(row[0]) < MAX_US
+            and -1 <= row[1] < MAX_DEVICES
+            and all(abs(value) <= INT64_MAX for value in row[2:])
         ]
         self.dropped["allocator events with impossible values"] += len(found) - len(kept)
         if kept:
@@ -213,11 +273,11 @@ class ColumnBuilder:
                 table[column] = [row[column] for row in kept]
             self.memory.append(table)
 
-    def _complete(self, rows: list[Complete]) -> None:
+    def _complete(self, rows: list[Complete], start_us: F64) -> None:
         count = len(rows)
-        start_us = np.fromiter([row.ts for row in rows], np.float64, count)
         dur_us = np.fromiter([row.dur for row in rows], np.float64, count)
-        codes = self._codes([row.cat for row in rows])
+        categories = self.categories
+        codes = np.frombuffer(bytes([categories[row.cat] for row in rows]), np.uint8)
         good = (np.abs(start_us) < MAX_US) & (dur_us >= 0) & (dur_us < MAX_US) & (codes != SPAN)
         if not good.all():
             self._count_bad(rows, start_us, dur_us, codes)
@@ -260,7 +320,7 @@ class ColumnBuilder:
         self._collectives(device, device_args)
         self.blocks.append(
             Block(
-                start_ns=to_ns(start_us),
+                start_ns=exact_ns(rows) if self.exact else to_ns(start_us),
                 dur_ns=np.rint(dur_us * 1000.0).astype(np.int64),
                 category=codes,
                 name=name,
@@ -279,28 +339,15 @@ class ColumnBuilder:
             if arg.collective:
                 self.collectives[self.rows + int(rows[position])] = collective_args(arg)
 
-    def _codes(self, categories: list[str]) -> NDArray[np.uint8]:
-        """The `Category` of each row, `SPAN` for the profiler's own span."""
-        known = self.categories
-        raw = np.fromiter([known[text] for text in categories], np.int64, len(categories))
-        table = self._category_codes
-        if len(table) < len(known):
-            table = self._category_codes = np.array(
-                [
-                    SPAN if text == SPAN_CATEGORY else CATEGORIES.get(text, Category.OTHER)
-                    for text in known
-                ],
-                dtype=np.uint8,
-            )
-        return table[raw]
-
     def _count_bad(
         self, rows: list[Complete], start: F64, dur: F64, codes: NDArray[np.uint8]
     ) -> None:
         span = codes == SPAN
         for row in np.flatnonzero(span).tolist():
-            if rows[row].name.startswith(SPAN_NAME) and start[row] + dur[row] < MAX_US:
-                self.span_us = (float(start[row]), float(dur[row]))
+            first, last = float(start[row]), float(start[row] + dur[row])
+            if rows[row].name.startswith(SPAN_NAME) and -MAX_US < first <= last < MAX_US:
+                known = self.span_us or (first, last)
+                self.span_us = (min(first, known[0]), max(last, known[1]))
         bad_start = ~(np.abs(start) < MAX_US) & ~span
         bad_dur = ~((dur >= 0) & (dur < MAX_US)) & ~span & ~bad_start
         self.dropped["with an impossible start"] += int(bad_start.sum())
@@ -312,7 +359,7 @@ class ColumnBuilder:
             corr = np.fromiter([arg.corr for arg in args], np.int64, len(args))
         except OverflowError:
             corr = np.fromiter(
-                [value if (value := arg.corr) <= INT64_MAX else -1 for arg in args],
+                [value if 0 <= (value := arg.corr) <= INT64_MAX else -1 for arg in args],
                 np.int64,
                 len(args),
             )
@@ -365,15 +412,6 @@ class ColumnBuilder:
         ]
         return list(stacks), np.array(codes, dtype=np.int64)
 
-    def name_table(self) -> list[str]:
-        """The names, cut to `MAX_NAME_CHARS`."""
-        result = []
-        for name in self.names:
-            if len(name) > MAX_NAME_CHARS:
-                self.clamped["names cut to 4096 characters"] += 1
-            result.append(name[:MAX_NAME_CHARS])
-        return result
-
     def lane_table(self, codes: NDArray[np.int32]) -> tuple[list[Lane], NDArray[np.int32]]:
         """The lanes that rows use, and each row's index into them.
 
@@ -385,7 +423,7 @@ class ColumnBuilder:
         used[codes + shift] = True
         thread_keys, stream_keys = list(self.threads), list(self.streams)
         names = {
-            (_ordinal(pid), _ordinal(tid)): name for (pid, tid), name in self.thread_names.items()
+            (ordinal(pid), ordinal(tid)): name for (pid, tid), name in self.thread_names.items()
         }
         lanes: dict[Lane, int] = {}
         table = np.zeros(len(used), dtype=np.int32)
@@ -397,11 +435,13 @@ class ColumnBuilder:
                 else self._stream(names, *stream_keys[-1 - code])
             )
             table[place] = lanes.setdefault(lane, len(lanes))
+            if code >= 0 and "" in thread_keys[code]:
+                self.clamped["missing process or thread ids"] += int((codes == code).sum())
         return list(lanes), table[codes + shift]
 
     def _thread(self, names: dict[tuple[int, int], str], pid: int | str, tid: int | str) -> Lane:
-        number, thread = _ordinal(pid), _ordinal(tid)
-        odd = " ".join(str(value)[:64] for value in (pid, tid) if _ordinal(value) == -1)
+        number, thread = ordinal(pid), ordinal(tid)
+        odd = " ".join(str(value)[:64] for value in (pid, tid) if ordinal(value) == -1)
         return Lane(number, thread, None, None, names.get((number, thread)) or odd.strip())
 
     def _stream(
@@ -412,15 +452,15 @@ class ColumnBuilder:
         device: int | str | None,
         stream: int | str | None,
     ) -> Lane:
-        process, thread = _ordinal(pid), _ordinal(tid)
-        index = process if device is None else _ordinal(device)
+        process, thread = ordinal(pid), ordinal(tid)
+        index = process if device is None else ordinal(device)
         if not 0 <= index < MAX_DEVICES:
             index = process if 0 <= process < MAX_DEVICES else 0
-        number = thread if stream is None else _ordinal(stream)
+        number = thread if stream is None else ordinal(stream)
         return Lane(process, thread, index, number, names.get((process, thread), "").strip())
 
 
-def _ordinal(value: int | str) -> int:
+def ordinal(value: int | str) -> int:
     """The number in an id such as 7, "7" or "stream 7"; -1 where there is none."""
     if isinstance(value, int):
         return value if abs(value) <= INT64_MAX else -1
