@@ -30,6 +30,12 @@ MAX_WINDOWS = 64
 MIN_TIMELINE_BYTES = 20_000
 """A timeline under a smaller budget would hold names and no events."""
 
+ESTIMATE_SHARE = 0.1
+"""From this part of the budget on, the static page is rendered to learn its size."""
+
+NOTES_BYTES = 4_000
+"""What a timeline's notes and controls add to a page that was measured without them."""
+
 
 @dataclass(frozen=True, slots=True)
 class HtmlSummary:
@@ -108,9 +114,10 @@ def _pieces(
             notes=notes,
         )
 
-    # The static part is rendered once: its size without the notes is known well enough before.
-    overhead = len(script) + len(css) + page.size_estimate(diagnosis, traces)
-    room = max_bytes - overhead
+    estimate = page.size_estimate(diagnosis, traces)
+    if estimate > ESTIMATE_SHARE * max_bytes:  # long texts are cut on the page: measure it
+        estimate = len(static(None, ()).encode("utf-8", errors="replace")) + NOTES_BYTES
+    room = max_bytes - len(script) - len(css) - estimate
     drawn = None
     notes: tuple[str, ...] = ()
     if room >= MIN_TIMELINE_BYTES:

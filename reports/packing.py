@@ -64,7 +64,7 @@ def decode_column(data: bytes, offset: int, count: int) -> tuple[NDArray[np.uint
 
 def deflate(parts: Iterable[bytes]) -> bytes:
     """The parts as one zlib stream (what `DecompressionStream("deflate")` reads)."""
-    from isal import isal_zlib  # noqa: PLC0415
+    from isal import isal_zlib
 
     squeeze = isal_zlib.compressobj(DEFLATE_LEVEL)
     out = [squeeze.compress(part) for part in parts]

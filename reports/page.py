@@ -28,6 +28,9 @@ BUTTONS = 3
 MAX_HEADLINE = 240
 """Characters of the headline: it is also the title of the tab."""
 
+MOST_UNFOLDED = 12
+"""Ranks and files that stand open: the late ranks come first, the others fold away."""
+
 MAX_ITEMS = 50
 """Warnings and left-out steps that are listed one by one."""
 
@@ -55,7 +58,7 @@ def _finding(
     window_index: dict[int, int],
     words: Catalog,
 ) -> dict[str, Any]:
-    from markupsafe import Markup  # noqa: PLC0415
+    from markupsafe import Markup
 
     gain = finding.gain
     step = diagnosis.run.steps.median_ms
@@ -104,14 +107,18 @@ def _finding(
 
 
 def _ranks(diagnosis: Diagnosis, words: Catalog) -> tuple[list[dict[str, Any]], float]:
-    from markupsafe import Markup  # noqa: PLC0415
+    from markupsafe import Markup
 
     top = max((max(rank.step_ms, default=0.0) for rank in diagnosis.ranks), default=0.0)
     many_devices = len({(rank.rank, rank.device_index) for rank in diagnosis.ranks}) > len(
         {rank.rank for rank in diagnosis.ranks}
     )
+    one_kind = len({rank.device for rank in diagnosis.ranks}) == 1  # then the page's top names it
+    ranks = list(diagnosis.ranks)
+    if len(ranks) > MOST_UNFOLDED:
+        ranks.sort(key=lambda rank: not rank.late)
     result = []
-    for rank in diagnosis.ranks:
+    for rank in ranks:
         rows = budget.rows(rank.budget, None)
         ordered = sorted(rank.step_ms)
         median = ordered[len(ordered) // 2] if ordered else None
@@ -125,9 +132,9 @@ def _ranks(diagnosis: Diagnosis, words: Catalog) -> tuple[list[dict[str, Any]], 
         label = f"{name}, {words.say('rank.steps')}: " + ", ".join(
             text.milliseconds(value) for value in rank.step_ms[:20]
         )
-        device = rank.device
+        device = "" if one_kind else rank.device
         if many_devices and rank.device_index >= 0:
-            device = f"{device} ({rank.device_index})"
+            device = f"{device} ({rank.device_index})".strip()
         result.append(
             {
                 "title": name,
@@ -142,7 +149,7 @@ def _ranks(diagnosis: Diagnosis, words: Catalog) -> tuple[list[dict[str, Any]], 
 
 
 def _strips(traces: Sequence[Trace], words: Catalog) -> tuple[list[dict[str, Any]], int]:
-    from markupsafe import Markup  # noqa: PLC0415
+    from markupsafe import Markup
 
     shown = [trace for trace in traces if len(trace)][:STRIP_TRACES]
     each = max(1, STRIP_LANES // max(len(shown), 1))
@@ -191,8 +198,8 @@ def render(
         has_timeline: whether data blocks follow.
         thinned: whether the timeline leaves events out (then its notes stand beside it too).
     """
-    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415
-    from markupsafe import Markup, escape  # noqa: PLC0415
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup, escape
 
     def plain(value: Any) -> Any:
         """What every expression of the template passes through before it is escaped."""
@@ -264,6 +271,7 @@ def render(
             for number, finding in enumerate(diagnosis.findings, 1)
         ],
         ranks=ranks,
+        most=MOST_UNFOLDED,
         ranks_line=words.say("rank.some_late", ranks=text.rank_list(late))
         if late
         else words.say("rank.none_late"),

@@ -61,7 +61,7 @@ class _Printer:
 
     def line(self, value: str, style: str = "", indent: int = 0, first: str = "") -> None:
         """One paragraph. `first` stands in the indent of its first line."""
-        from rich.text import Text  # noqa: PLC0415
+        from rich.text import Text
 
         lines = wrap(
             self.plain(value),
@@ -75,7 +75,7 @@ class _Printer:
 
     def parts(self, parts: list[tuple[str, str]]) -> None:
         """One line of differently styled parts, cut at the width."""
-        from rich.text import Text  # noqa: PLC0415
+        from rich.text import Text
 
         line = Text.assemble(
             *((self.spaced(self.plain_keep(value)), style) for value, style in parts)

@@ -172,6 +172,8 @@ ENGLISH: Mapping[str, str] = {
     "rank.note": "All strips share one scale, from 0 to {top}.",
     "rank.none_late": "No rank is late by more than chance.",
     "rank.some_late": "Late: rank {ranks}. The others wait for it.",
+    "rank.more": "{count} more ranks",
+    "data.more_files": "{count} more files",
     "rank.legend": "Bars show one step each; the stacked bar is the rank's own budget.",
     # timeline
     "timeline.intro": "Opens on the decisive steps; what the findings point at is shaded. Where "

@@ -218,6 +218,17 @@ def test_a_budget_too_small_for_a_timeline_leaves_the_static_page(tmp_path: Path
     assert "left out" in source
 
 
+def test_endless_texts_are_cut_and_the_timeline_stays(tmp_path: Path) -> None:
+    endless = msgspec.structs.replace(
+        sample_diagnosis(),
+        headline="A" * 1_000_000,
+        warnings=tuple("w" * 10_000 for _ in range(500)),
+    )
+    summary = write_html(endless, sample_traces(), tmp_path / "r.html", max_bytes=1_000_000)
+    assert summary.drawn > 4_000
+    assert summary.size_bytes < 500_000
+
+
 def test_no_traces_and_an_empty_diagnosis_make_a_page(tmp_path: Path) -> None:
     sample = sample_diagnosis()
     steps = msgspec.structs.replace(sample.run.steps, count=0, median_ms=None, source="none")
@@ -243,6 +254,16 @@ def test_no_traces_and_an_empty_diagnosis_make_a_page(tmp_path: Path) -> None:
     shown = "".join(elements.text)
     assert "does not allow an account of the step" in shown
     assert "There are no events to draw" in shown
+
+
+def test_many_ranks_fold_away_behind_the_late_ones(tmp_path: Path) -> None:
+    sample = sample_diagnosis(40)
+    source, elements = written(tmp_path, sample, ())
+    assert source.index("Rank 39") < source.index("Rank 0")
+    shown = "".join(elements.text)
+    assert "28 more ranks" in shown
+    assert "28 more files" in shown
+    assert all(f"Rank {rank}" in shown for rank in range(40))
 
 
 def test_untrusted_replay_says_why_no_gain_is_quoted(tmp_path: Path) -> None:
