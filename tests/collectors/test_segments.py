@@ -1,0 +1,70 @@
+"""The recording's file: bounded, whole lines, and no exception whatever the disk does."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+from gpuprof.collectors.segments import SegmentWriter
+
+
+def head(number: int) -> list[bytes]:
+    return [f"head {number}\n".encode()]
+
+
+def fill(writer: SegmentWriter, lines: int) -> None:
+    for i in range(lines):
+        writer.write(f"{i:07}\n".encode())
+    if writer._packer is not None:
+        writer._packer.join()
+
+
+def test_every_segment_begins_with_the_head_and_closed_ones_are_compressed(tmp_path: Path) -> None:
+    writer = SegmentWriter(tmp_path, "n", head, segment_bytes=80)
+    fill(writer, 25)
+    writer.close()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names[0] == "n-0000.jsonl.gz"
+    assert names[-1].endswith(".jsonl")
+    whole = b""
+    for path in sorted(tmp_path.iterdir()):
+        data = path.read_bytes()
+        text = gzip.decompress(data) if path.suffix == ".gz" else data
+        assert text.startswith(b"head ")
+        whole += text
+    lines = [line for line in whole.splitlines() if not line.startswith(b"head")]
+    assert lines == [f"{i:07}".encode() for i in range(25)]
+
+
+def test_the_sum_stays_bounded_and_the_beginning_stays(tmp_path: Path) -> None:
+    writer = SegmentWriter(tmp_path, "n", head, segment_bytes=800, max_bytes=3000)
+    fill(writer, 4000)
+    writer.close()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 3000 + 800
+    assert names[0].startswith("n-0000")
+    assert writer.dropped_segments > 0
+
+
+def test_a_second_writer_goes_on_after_the_first(tmp_path: Path) -> None:
+    """A sampler that is started again must not write over what its predecessor left."""
+    for _ in range(2):
+        writer = SegmentWriter(tmp_path, "n", head)
+        writer.write(b"x\n")
+        writer.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["n-0000.jsonl", "n-0001.jsonl"]
+
+
+def test_a_deleted_folder_is_no_exception_and_is_not_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    writer = SegmentWriter(folder, "n", head, segment_bytes=10)
+    assert writer.write(b"0123456789\n")
+    shutil.rmtree(folder)
+    writer.write(b"x\n")  # the open file may still take it
+    writer.write(b"y\n")
+    assert not folder.exists()
+    assert writer.failed
+    assert writer.lost_lines >= 1
+    writer.close()
