@@ -180,3 +180,11 @@ def test_printing_opens_every_finding_on_white_and_restores_the_page(
         page.eval("dispatchEvent(new Event('afterprint'))")
         assert page.eval(closed) == 1
         assert page.problems == []
+
+
+def test_no_table_column_is_squeezed_to_a_letter(browser: Any, report: Path) -> None:
+    with browser.open(report, width=1100) as page:
+        heights = page.eval(
+            "[...document.querySelectorAll('tbody tr')].map((row) => row.offsetHeight)"
+        )
+        assert max(heights) < 110
