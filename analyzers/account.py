@@ -113,11 +113,18 @@ def account_rank(trace: Trace, rank: int) -> RankAccount:
     by_size = indices[np.argsort(-counts, kind="stable")]
     enough = np.sort(counts)[::-1] >= SIDE_DEVICE_FRAC * counts.max(initial=0)
     devices = tuple(
-        _account_device(parts, int(index), order[device_of == index])
-        for index in by_size[enough]
+        _account_device(parts, int(index), order[device_of == index]) for index in by_size[enough]
     )
     return RankAccount(
-        rank, trace, launches, marks, host, limits, collective, copy, transfer,
+        rank,
+        trace,
+        launches,
+        marks,
+        host,
+        limits,
+        collective,
+        copy,
+        transfer,
         devices or (_account_cpu(parts),),
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuprof.analyzers.account import DeviceAccount, RankAccount
 from gpuprof.analyzers.intervals import total, union
-from gpuprof.analyzers.pricing import TRUSTED_ERROR
+from gpuprof.analyzers.replay import TRUSTED_ERROR
 from gpuprof.analyzers.roofline import Limit
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Bound, BoundClass

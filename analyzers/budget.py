@@ -61,7 +61,7 @@ class StepBudget:
         """Share of the accounted steps in each bucket; adds up to 1 (0 for a run without time)."""
         total = self.total_ns
         if not total:
-            return {bucket: 0.0 for bucket in BUCKETS}
+            return dict.fromkeys(BUCKETS, 0.0)
         return {bucket: self.kept_ns(bucket) / total for bucket in BUCKETS}
 
     @property
@@ -79,9 +79,7 @@ class StepBudget:
         return shares
 
 
-def device_work(
-    launches: Launches, events: I64, is_communication: Bools, is_copy: Bools
-) -> Work:
+def device_work(launches: Launches, events: I64, is_communication: Bools, is_copy: Bools) -> Work:
     """Splits a device's busy time by what was most useful in it.
 
     Args:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from gpuprof.analyzers.about import data_warnings, facts_table, input_file
 from gpuprof.analyzers.account import RankAccount, account_rank
 from gpuprof.analyzers.bound import find_bound
 from gpuprof.analyzers.causes import CAUSES
 from gpuprof.analyzers.causes.base import Cause, RunView, Verdict
-from gpuprof.analyzers.facts import RunFacts, find_facts
+from gpuprof.analyzers.facts import find_facts
 from gpuprof.analyzers.pricing import trusted
+from gpuprof.analyzers.sources import OtherSources, Verdicts, findings_of, join
 from gpuprof.analyzers.summary import (
     device_roofline,
     headline,
@@ -21,22 +23,18 @@ from gpuprof.analyzers.summary import (
     rank_summaries,
     steps_summary,
 )
+from gpuprof.analyzers.without_trace import diagnose_without_trace
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import (
     Diagnosis,
     Estimate,
     Finding,
-    InputFile,
     NotJudged,
     ReplaySummary,
     RuledOut,
     RunSummary,
 )
 from gpuprof.trace import Trace
-
-WAITS_ON_ITSELF_FROM = 0.10
-"""A device that has work queued and runs nothing for a tenth of the step waits for something that
-the trace does not hold."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -47,11 +45,13 @@ class Recorded:
 
     traces: one a rank, their times are used. attribution: rank -> a trace of later steps with
     stacks and shapes, used for lines only. cores: CPU cores that a process of the run may use.
+    other: recordings beside the traces.
     """
 
     traces: tuple[Trace, ...]
-    attribution: dict[int, Trace]
+    attribution: dict[int, Trace] = field(default_factory=dict)
     cores: int | None = None
+    other: OtherSources = field(default_factory=OtherSources)
 
 
 def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunView, list[str]]:
@@ -88,22 +88,25 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         bound=find_bound(accounts),
         comparison=comparison,
     )
-    return view, warnings + [w for account in accounts for w in _warnings(account)]
+    return view, warnings + [w for account in accounts for w in data_warnings(account)]
 
 
 def diagnose(
     recorded: Recorded, version: str, progress: Progress | None = None
-) -> tuple[Diagnosis, RunView]:
-    """The diagnosis of a run.
+) -> tuple[Diagnosis, RunView | None]:
+    """The diagnosis of a run, and the view it was made from (None without a trace).
 
     Args:
-        recorded: What was recorded; at least one trace.
+        recorded: What was recorded; at least one trace or other source.
         version: Version of gpuprof, for the record.
         progress: Told what is done, how far, of how many.
     """
+    if not recorded.traces:
+        return diagnose_without_trace(recorded.other, version), None
     view, warnings = view_of(recorded, progress)
     accounts = view.ranks
-    findings, ruled_out, not_judged = _judge_all(view, CAUSES, warnings)
+    verdicts = join(_judge_all(view, CAUSES, warnings), findings_of(recorded.other))
+    findings = verdicts.findings
     replayed = _replay_summary(accounts)
     if not replayed.trusted:
         warnings.append(_untrusted(accounts, replayed))
@@ -114,12 +117,15 @@ def diagnose(
     world_size = max([len(accounts), *(a.trace.meta.world_size or 0 for a in accounts)])
     if len(accounts) < world_size:
         warnings.append(
-            f"{len(accounts)} of {world_size} ranks were given: waiting for the others can't be told"
-            " from transfer"
+            f"{len(accounts)} of {world_size} ranks were given: waiting for the others can't be"
+            " told from transfer"
         )
     diagnosis = Diagnosis(
         gpuprof=version,
-        inputs=tuple(account.trace.meta.path for account in accounts),
+        inputs=(
+            *(account.trace.meta.path for account in accounts),
+            *(file.path for file in recorded.other.files),
+        ),
         run=RunSummary(
             world_size=world_size,
             ranks=tuple(account.rank for account in accounts),
@@ -129,16 +135,16 @@ def diagnose(
         bound=view.bound,
         budget=mean_budget(accounts),
         replay=replayed,
-        findings=tuple(findings),
-        ruled_out=tuple(ruled_out),
-        not_judged=tuple(not_judged),
+        findings=findings,
+        ruled_out=verdicts.ruled_out,
+        not_judged=verdicts.not_judged,
         warnings=tuple(dict.fromkeys(warnings)),
         headline=headline(accounts, view.bound, findings, together, view.step_ms() or None),
         together=together,
         ranks=rank_summaries(accounts, waits, late),
         kernels=heaviest_kernels(view.first),
-        files=tuple(_file(account.trace) for account in accounts),
-        facts=_facts(view.facts),
+        files=(*(input_file(account.trace) for account in accounts), *recorded.other.files),
+        facts=facts_table(view.facts),
     )
     return diagnosis, view
 
@@ -169,9 +175,7 @@ def _by_rank(traces: Sequence[Trace]) -> tuple[list[tuple[int, Trace]], list[str
     return sorted(by_rank.items()), warnings
 
 
-def _judge_all(
-    view: RunView, causes: Sequence[Cause], warnings: list[str]
-) -> tuple[list[Finding], list[RuledOut], list[NotJudged]]:
+def _judge_all(view: RunView, causes: Sequence[Cause], warnings: list[str]) -> Verdicts:
     findings: list[Finding] = []
     ruled_out: list[RuledOut] = []
     not_judged: list[NotJudged] = []
@@ -185,8 +189,7 @@ def _judge_all(
             ruled_out.append(verdict)
         else:
             not_judged.append(verdict)
-    findings.sort(key=lambda f: -(f.gain.reduction if f.gain is not None else f.share))
-    return findings, ruled_out, not_judged
+    return Verdicts(tuple(findings), tuple(ruled_out), tuple(not_judged))
 
 
 def _judged(cause: Cause, view: RunView, warnings: list[str]) -> Verdict:
@@ -195,7 +198,7 @@ def _judged(cause: Cause, view: RunView, warnings: list[str]) -> Verdict:
         return cause.judge(view)
     except Exception as error:
         warnings.append(
-            f"gpuprof failed to judge {cause.id} ({type(error).__name__}: {error}); please report it"
+            f"gpuprof failed to judge {cause.id} ({type(error).__name__}: {error}); please report"
         )
         return NotJudged(cause=cause.id, missing="gpuprof itself failed on it, see the warnings")
 
@@ -233,78 +236,3 @@ def _together(view: RunView, findings: Sequence[Finding]) -> Estimate | None:
     if gain is None:
         return None
     return Estimate(step_ms=round(gain.step_ms, 4), reduction=round(gain.reduction, 4))
-
-
-def _warnings(account: RankAccount) -> list[str]:
-    """What a reader should know about the data of a rank."""
-    of = f"rank {account.rank}: "
-    found = [of + text for text in account.trace.warnings]
-    launches, steps = account.launches, account.main.steps
-    if launches.skew_ns:
-        found.append(
-            of + f"device timestamps sat up to {launches.skew_ns / 1e3:.1f} µs before their own"
-            " launches; they were shifted by that (the two clocks disagree)"
-        )
-    if launches.impossible:
-        found.append(of + f"{launches.impossible} device events still start before their launch")
-    if steps.source == "none":
-        found.append(
-            of + "no steps were found: the recording is taken as one stretch, with whatever was"
-            " done only once in it"
-        )
-    unlaunched = int(np.count_nonzero(~launches.known))
-    if unlaunched and unlaunched > len(launches.row) * 0.01:
-        found.append(
-            of + f"{unlaunched} of {len(launches.row)} device events have no recorded launch"
-            " (launched before the window, or dropped)"
-        )
-    waits = account.main.budget.frac()["launch"]
-    if waits >= WAITS_ON_ITSELF_FROM:
-        found.append(
-            of + f"for {percent(waits)} of the step the device had work queued and ran none of it:"
-            " a dependency that the trace does not hold, or the profiler's own work in CUDA graphs"
-        )
-    return found
-
-
-def _file(trace: Trace) -> InputFile:
-    meta = trace.meta
-    notes = ["truncated: read up to the last whole event"] if meta.truncated else []
-    notes += [f"{count} {why}" for why, count in sorted(trace.dropped.items()) if count]
-    return InputFile(
-        path=meta.path,
-        kind="kineto",
-        size_bytes=meta.size_bytes,
-        sha256=meta.sha256,
-        events=len(trace),
-        notes=tuple(notes),
-    )
-
-
-def _facts(facts: RunFacts) -> dict[str, str]:
-    """Facts of the run as a table for people."""
-    known: dict[str, str] = {}
-    if facts.dtype:
-        known["matrix work in"] = facts.dtype
-    if facts.matrix_units_frac is not None:
-        known["matrix work on tensor cores"] = percent(facts.matrix_units_frac)
-    known["torch.compile"] = "in use" if facts.compiled else "not in use"
-    if facts.graph_frac:
-        known["launched by CUDA graphs"] = percent(facts.graph_frac)
-    if facts.loader_workers is not None:
-        known["loader"] = "worker processes" if facts.loader_workers else "in the training process"
-    if facts.pinned_input is not None:
-        known["input copies"] = "pinned memory" if facts.pinned_input else "pageable memory"
-    if facts.optimizer:
-        fused = {True: " (fused)", False: " (not fused)", None: ""}[facts.optimizer_fused]
-        known["optimizer"] = facts.optimizer + fused
-    parallel = [n for n, used in (("DDP", facts.ddp), ("FSDP", facts.fsdp)) if used]
-    if parallel:
-        known["parallelism"] = ", ".join(parallel)
-    if facts.recomputes:
-        known["activation checkpointing"] = "in use"
-    if facts.peak_bytes is not None and facts.device_bytes:
-        known["peak memory"] = f"{facts.peak_bytes / 1e9:.2f} of {facts.device_bytes / 1e9:.1f} GB"
-    if facts.cores is not None:
-        known["CPU cores"] = str(facts.cores)
-    return known

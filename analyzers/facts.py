@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.analyzers.account import RankAccount
-from gpuprof.analyzers.roofline import DTYPES, RooflineSummary
+from gpuprof.analyzers.device_columns import DTYPES
+from gpuprof.analyzers.roofline import RooflineSummary
 from gpuprof.trace import Category, Trace
 
 _SINGLE = re.compile(r".*_SingleProcessDataLoaderIter")

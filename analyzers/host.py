@@ -169,8 +169,12 @@ def host_activity(trace: Trace, launches: Launches, main_lane: int) -> HostActiv
     blocking = _blocking_calls(trace, launches)
     host = ~np.isin(
         trace.category,
-        (*(int(c) for c in (Category.KERNEL, Category.MEMCPY, Category.MEMSET)),
-         int(Category.SYNC), int(Category.GPU_ANNOTATION), int(Category.OVERHEAD)),
+        (
+            *(int(c) for c in (Category.KERNEL, Category.MEMCPY, Category.MEMSET)),
+            int(Category.SYNC),
+            int(Category.GPU_ANNOTATION),
+            int(Category.OVERHEAD),
+        ),
     )
     rows_by_label = {
         "checkpoint": _named(trace, _SAVE_NAME, _SAVE_PYTHON),
@@ -237,9 +241,7 @@ def _blocking_calls(trace: Trace, launches: Launches) -> BlockingCalls:
     """Finds the calls that waited for the device: synchronizes and synchronous copies by name,
     other copies by what happened (the call came back no earlier than the copy was done)."""
     syncs = _runtime_rows(trace, _SYNC.match)
-    copies = np.flatnonzero(
-        (trace.category[trace.device.rows] == Category.MEMCPY) & launches.known
-    )
+    copies = np.flatnonzero((trace.category[trace.device.rows] == Category.MEMCPY) & launches.known)
     call = launches.row[copies]
     by_name = trace.name_mask(_BLOCKING_COPY.match)[call] if len(copies) else np.zeros(0, np.bool_)
     waited = by_name | (launches.call_end_ns[copies] >= launches.end_ns[copies])

@@ -49,15 +49,16 @@ class ProfilerCost:
         total = np.concatenate((np.zeros(1, np.int64), self.total_ns))
         low = np.searchsorted(self.time_ns, start_ns, side="left")
         high = np.searchsorted(self.time_ns, end_ns, side="left")
-        cost: I64 = np.maximum(total[np.maximum(high, low)] - total[low], 0)
-        return np.minimum(cost, (MAX_FRAC * np.maximum(end_ns - start_ns, 0)).astype(np.int64))
+        cost = np.maximum(total[np.maximum(high, low)] - total[low], 0)
+        bounded: I64 = np.minimum(cost, (MAX_FRAC * np.maximum(end_ns - start_ns, 0)).astype(np.int64))
+        return bounded
 
 
 def profiler_cost(trace: Trace, lanes: tuple[int, ...]) -> ProfilerCost:
     """The records that the profiler made on these threads, and what each cost."""
     price = np.zeros(max(Category) + 1, np.int64)
-    for category, cost in COST_NS.items():
-        price[category] = cost
+    for category, each in COST_NS.items():
+        price[category] = each
     mine = np.isin(trace.lane, lanes) & (price[trace.category] > 0)
     time = trace.start_ns[mine]
     cost = price[trace.category[mine]] + SHAPES_NS * (trace.op_args[mine] >= 0)

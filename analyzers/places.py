@@ -32,13 +32,58 @@ MIN_SHARE_OF_WEIGHT = 0.05
 
 _FRAME = re.compile(r"(?P<file>[^;]+?\.py)\((?P<line>\d+)\): (?P<function>[^;]+)")
 _INSTALLED = ("site-packages/", "dist-packages/", "/lib/python", "<frozen", "<built-in", "<string>")
-_LIBRARIES = frozenset(
-    "torch torchvision torchaudio torchtext torchdata functorch numpy scipy pandas sklearn PIL cv2"
-    " transformers accelerate datasets deepspeed apex megatron lightning pytorch_lightning"
-    " lightning_fabric triton xformers flash_attn bitsandbytes peft trl timm fairscale composer"
-    " ignite catalyst fastai ray wandb tensorboard tqdm vllm sglang nvidia ipykernel"
-    " IPython debugpy _pytest pluggy".split()
-) | sys.stdlib_module_names
+_LIBRARIES = (
+    frozenset(
+        [
+            "torch",
+            "torchvision",
+            "torchaudio",
+            "torchtext",
+            "torchdata",
+            "functorch",
+            "numpy",
+            "scipy",
+            "pandas",
+            "sklearn",
+            "PIL",
+            "cv2",
+            "transformers",
+            "accelerate",
+            "datasets",
+            "deepspeed",
+            "apex",
+            "megatron",
+            "lightning",
+            "pytorch_lightning",
+            "lightning_fabric",
+            "triton",
+            "xformers",
+            "flash_attn",
+            "bitsandbytes",
+            "peft",
+            "trl",
+            "timm",
+            "fairscale",
+            "composer",
+            "ignite",
+            "catalyst",
+            "fastai",
+            "ray",
+            "wandb",
+            "tensorboard",
+            "tqdm",
+            "vllm",
+            "sglang",
+            "nvidia",
+            "ipykernel",
+            "IPython",
+            "debugpy",
+            "_pytest",
+            "pluggy",
+        ]
+    )
+    | sys.stdlib_module_names
+)
 
 
 def is_user_frame(frame: str) -> bool:

@@ -161,7 +161,9 @@ def build_program(
         return None
     before = np.concatenate((backlog, launched[issued < host_from]))
 
-    order = np.lexsort((launches.start_ns[chosen], launches.row[chosen], launches.call_start_ns[chosen]))
+    order = np.lexsort(
+        (launches.start_ns[chosen], launches.row[chosen], launches.call_start_ns[chosen])
+    )
     chosen = chosen[order]
     items = _with_end(_host_items(chosen, launches, host, host_from, host_to), host_to)
     stream_ids, stream = np.unique(
@@ -236,9 +238,7 @@ def _with_every_launch(events: I64, launches: Launches) -> tuple[Launches, I64, 
     call_end, lane = launches.call_end_ns.copy(), launches.lane.copy()
     for field in (row, call_start, call_end, lane):
         field[launched] = field[giver]
-    complete = replace(
-        launches, row=row, call_start_ns=call_start, call_end_ns=call_end, lane=lane
-    )
+    complete = replace(launches, row=row, call_start_ns=call_start, call_end_ns=call_end, lane=lane)
     return complete, launched, events[position < 0]
 
 
@@ -348,7 +348,9 @@ def _host_work(
         work[label] = part
         left = left - part
     work["host"] = left
-    return work, np.minimum(cost.between(np.minimum(previous, items.start_ns), items.start_ns), left)
+    return work, np.minimum(
+        cost.between(np.minimum(previous, items.start_ns), items.start_ns), left
+    )
 
 
 def _previous_in_stream(stream: I64, end: I64, ready: I64) -> I64:
@@ -412,7 +414,7 @@ def _waits(
         begun, done = int(items.start_ns[i]), int(items.end_ns[i])
         if items.count[i]:
             last = int(items.first[i] + items.count[i] - 1)
-            targets = (last,)
+            targets: tuple[int, ...] = (last,)
             target_end = int(end[last])
         else:
             # What was launched before and done when the call returned: all of a stream that it

@@ -125,7 +125,8 @@ def _host_costs(program: Program, change: Change) -> I64:
     for label, work in program.work_ns.items():
         if label != "host":
             cost = cost + work * change.work_scale.get(label, 1.0)
-    return np.rint(cost).astype(np.int64)
+    whole: I64 = np.rint(cost).astype(np.int64)
+    return whole
 
 
 def _run(
@@ -149,8 +150,7 @@ def _run(
         for event in range(first[item], first[item] + count[item]):
             s = stream[event]
             begin = clock + latency[event]
-            if ready[s] > begin:
-                begin = ready[s]
+            begin = max(begin, ready[s])
             if after is not None:
                 for earlier in after[event]:
                     if earlier != NO_EVENT and end[earlier] > begin:
@@ -161,6 +161,5 @@ def _run(
         clock += call[item]
         if waits[item]:
             for event in wait_events[item]:
-                if end[event] + tail[item] > clock:
-                    clock = end[event] + tail[item]
+                clock = max(clock, end[event] + tail[item])
     return np.array(end, np.int64), clock

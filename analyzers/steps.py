@@ -114,9 +114,7 @@ def steps_on_host(marks: Marks, whole: tuple[int, int]) -> Steps:
     return _judged(marks, start, end, np.ones(len(start), np.int64))
 
 
-def steps_on_device(
-    marks: Marks, launches: Launches, events: I64, whole: tuple[int, int]
-) -> Steps:
+def steps_on_device(marks: Marks, launches: Launches, events: I64, whole: tuple[int, int]) -> Steps:
     """The steps of one device.
 
     Args:
@@ -193,7 +191,9 @@ def _repeating(trace: Trace) -> Marks | None:
     if len(rows) < MIN_REPEATS:
         return None
     stems: dict[str, int] = {}
-    stem_of_name = np.array([stems.setdefault(_DIGITS.sub("#", n), len(stems)) for n in trace.names])
+    stem_of_name = np.array(
+        [stems.setdefault(_DIGITS.sub("#", n), len(stems)) for n in trace.names]
+    )
     key = stem_of_name[trace.name[rows]].astype(np.int64) * len(trace.lanes) + trace.lane[rows]
     best: tuple[int, I64] | None = None
     for value in np.unique(key):

@@ -33,7 +33,7 @@ def mean_budget(accounts: Sequence[RankAccount]) -> dict[str, float]:
     """The step budget over all ranks and devices, rounded so that it still adds up to 1."""
     shares = [d.budget.frac() for a in accounts for d in a.devices if d.budget.total_ns > 0]
     if not shares:
-        return {bucket: 0.0 for bucket in BUCKETS}
+        return dict.fromkeys(BUCKETS, 0.0)
     mean = {b: round(float(np.mean([s[b] for s in shares])), BUDGET_DIGITS) for b in BUCKETS}
     largest = max(mean, key=lambda bucket: mean[bucket])
     mean[largest] = round(mean[largest] + 1.0 - sum(mean.values()), BUDGET_DIGITS)
@@ -81,9 +81,7 @@ def rank_summaries(
                     device_index=device.index,
                     trace=index,
                     step_ms=tuple(round(float(ns) / 1e6, 4) for ns in device.steps.length_ns),
-                    budget={
-                        b: round(v, BUDGET_DIGITS) for b, v in device.budget.frac().items()
-                    },
+                    budget={b: round(v, BUDGET_DIGITS) for b, v in device.budget.frac().items()},
                     busy_frac=round(device.budget.busy_frac, BUDGET_DIGITS),
                     wait_frac=waits.get(account.rank),
                     late=account.rank in late,
@@ -204,8 +202,10 @@ def headline(
     has_device = any(len(d.events) for a in accounts for d in a.devices)
     subject = "The GPU" if has_device else "Training on the CPU"
     busy = float(np.mean([d.budget.busy_frac for a in accounts for d in a.devices]))
-    each = f"each {step_ms:.3g} ms step" if step_ms and accounts[0].main.steps.source != "none" else (
-        "the recording"
+    each = (
+        f"each {step_ms:.3g} ms step"
+        if step_ms and accounts[0].main.steps.source != "none"
+        else ("the recording")
     )
     holds = _HOLDS if has_device else {**_HOLDS, **_HOLDS_ON_CPU}
     first = next((f for f in findings if f.cause in holds), None)

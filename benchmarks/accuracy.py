@@ -42,7 +42,11 @@ def faults_of(diagnosis: Diagnosis, expect: dict[str, Any]) -> list[str]:
             faults.append(f"late ranks {late}, not {expect['late_ranks']}")
     if "steps" in expect and diagnosis.run.steps.source not in expect["steps"].split(" or "):
         faults.append(f"steps {diagnosis.run.steps.source}")
-    named = [*found, *(r.cause for r in diagnosis.ruled_out), *(n.cause for n in diagnosis.not_judged)]
+    named = [
+        *found,
+        *(r.cause for r in diagnosis.ruled_out),
+        *(n.cause for n in diagnosis.not_judged),
+    ]
     for cause in CAUSES:
         if named.count(cause) != 1:
             faults.append(f"{cause} appears {named.count(cause)} times")

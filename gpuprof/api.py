@@ -12,6 +12,7 @@ from gpuprof.analyzers.diagnose import Recorded, diagnose
 from gpuprof.diagnosis import Diagnosis, to_json
 from gpuprof.errors import GpuprofError, InputError
 from gpuprof.inputs import Inputs, gather
+from gpuprof.others import read_others
 from gpuprof.readers.kineto import read_trace
 from gpuprof.trace import Trace
 
@@ -55,11 +56,15 @@ def analyze_paths(
     if not paths:
         raise InputError("nothing to analyze", hint="give a trace, a folder or a run directory")
     inputs = gather(paths)
-    traces = _read_all(inputs.traces, progress, "reading")
-    attribution = _attribution(inputs, progress)
-    recorded = Recorded(tuple(traces), attribution, cores)
+    recorded = Recorded(
+        traces=tuple(_read_all(inputs.traces, progress, "reading")),
+        attribution=_attribution(inputs, progress),
+        cores=cores,
+        other=read_others(inputs),
+    )
     diagnosis, view = diagnose(recorded, __version__, progress)
-    return Analysis(diagnosis, tuple(account.trace for account in view.ranks))
+    accounts = view.ranks if view is not None else ()
+    return Analysis(diagnosis, tuple(account.trace for account in accounts))
 
 
 def write_reports(

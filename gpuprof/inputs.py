@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuprof.errors import InputError
-from gpuprof.readers.files import sniff
+from gpuprof.readers.files import head, sniff
 
 MAX_FILES = 20_000
 """More files than this under one folder are no folder of traces: a home directory, a data set."""
@@ -17,6 +17,9 @@ MAX_FILES = 20_000
 _TRACE_NAME = re.compile(r".*\.json(\.gz)?$", re.IGNORECASE)
 _OTHER_NAME = re.compile(r".*\.(log|txt|csv|out)(\.gz)?$|.*(dump|trace|nccl)[^/]*$", re.IGNORECASE)
 _ATTRIBUTION = re.compile(r"attribution-rank\d+\.json(\.gz)?$")
+_LIBRARY_TALKS = re.compile(
+    r"\bNCCL\b|\bncclSystemError|ProcessGroupNCCL|\bRCCL\b|Watchdog caught collective"
+)
 _OWN_OUTPUT = frozenset({"diagnosis.json", "manifest.json"})
 
 HINT = "give Kineto traces (.json, .json.gz), a folder of them, or a run directory"
@@ -35,10 +38,23 @@ class Inputs:
     nccl_logs: list[Path] = field(default_factory=list)
     smi_logs: list[Path] = field(default_factory=list)
     flight_records: list[Path] = field(default_factory=list)
+    topologies: list[Path] = field(default_factory=list)
+    samples: list[Path] = field(default_factory=list)
+    xid_logs: list[Path] = field(default_factory=list)
     left_out: dict[Path, str] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
-        return not (self.traces or self.nccl_logs or self.smi_logs or self.flight_records)
+        return not any(
+            (
+                self.traces,
+                self.nccl_logs,
+                self.smi_logs,
+                self.flight_records,
+                self.topologies,
+                self.samples,
+                self.xid_logs,
+            )
+        )
 
 
 def gather(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
@@ -89,17 +105,62 @@ def _files_under(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _take(path: Path, inputs: Inputs, *, named: bool) -> None:
+def kind_of(path: Path) -> str:
+    """What a file is: by its own signs first, then by what the readers of text files make of it.
+
+    Returns:
+        "kineto", "nccl-log", "smi", "flight-recorder", "samples", "topology", "xid" or "unknown".
+    """
     kind = sniff(path)
+    if kind == "smi-csv":
+        return "smi"
+    if kind != "unknown":
+        return kind
+    return _kind_of_text(path)
+
+
+def _kind_of_text(path: Path) -> str:
+    from gpuprof.readers.samples import is_samples
+
+    if is_samples(path):
+        return "samples"
+    text = head(path).decode("utf-8", "replace")
+    if not text.strip() or ("\0" in text[:1024].replace("\ufeff", "") and not _is_utf16(path)):
+        return "unknown"
+    from gpuprof.readers.smi import is_smi
+
+    if is_smi(path):
+        return "smi"
+    from gpuprof.readers.topology import parse_topology
+
+    if "<system" in text[:4096] or ("GPU0" in text and parse_topology(text) is not None):
+        return "topology"
+    from gpuprof.readers.xid import is_xid_log
+
+    if is_xid_log(text.splitlines()):
+        return "xid"
+    return "nccl-log" if _LIBRARY_TALKS.search(text) else "unknown"
+
+
+def _is_utf16(path: Path) -> bool:
+    return head(path, 2) in (b"\xff\xfe", b"\xfe\xff")
+
+
+def _take(path: Path, inputs: Inputs, *, named: bool) -> None:
+    kind = kind_of(path)
+    places = {
+        "nccl-log": inputs.nccl_logs,
+        "smi": inputs.smi_logs,
+        "flight-recorder": inputs.flight_records,
+        "topology": inputs.topologies,
+        "samples": inputs.samples,
+        "xid": inputs.xid_logs,
+    }
     if kind == "kineto":
         is_attribution = _ATTRIBUTION.match(path.name) is not None
         (inputs.attribution if is_attribution else inputs.traces).append(path)
-    elif kind == "nccl-log":
-        inputs.nccl_logs.append(path)
-    elif kind == "smi-csv":
-        inputs.smi_logs.append(path)
-    elif kind == "flight-recorder":
-        inputs.flight_records.append(path)
+    elif kind in places:
+        places[kind].append(path)
     elif named:
         # The reader knows best what it is instead, and says so.
         inputs.traces.append(path)

@@ -47,7 +47,7 @@ NAMED_WITHOUT_STEPS = 0.10
 not come back in every step, so it takes twice as much to name a cause."""
 
 LEAST_GAIN = 0.02
-"""A cause whose removal alone makes the step less than 2 % shorter is not worth the reader's time."""
+"""A cause whose removal alone makes the step less than 2 % shorter is not worth a reader's time."""
 
 MOST_WINDOWS = 3
 """Places in the timeline that one piece of evidence points at."""
@@ -130,9 +130,7 @@ class RunView:
         gaps = rank.main.budget.gaps
         part = gaps.parts[bucket]
         longest = [int(i) for i in part.argsort()[::-1][:MOST_WINDOWS] if part[i] > 0]
-        return tuple(
-            self.window(rank, int(gaps.start_ns[i]), int(gaps.end_ns[i])) for i in longest
-        )
+        return tuple(self.window(rank, int(gaps.start_ns[i]), int(gaps.end_ns[i])) for i in longest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from gpuprof.analyzers.causes.base import (
     finding,
     too_little,
 )
-from gpuprof.analyzers.intervals import Spans
+from gpuprof.analyzers.intervals import Spans, empty
 from gpuprof.analyzers.places import lines_of, records_lines
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
@@ -91,7 +91,9 @@ def _fetches(rank: RankAccount) -> Spans:
     spans = host.spans["input"].get(host.main_lane)
     if spans is None:
         lanes = list(host.spans["input"].values())
-        spans = max(lanes, key=len) if lanes else Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        spans = (
+            max(lanes, key=len) if lanes else Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        )
     steps = rank.main.steps
     if not len(spans) or not len(steps):
         return spans

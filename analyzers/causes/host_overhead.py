@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
@@ -68,8 +69,8 @@ def judge(run: RunView) -> Verdict:
     if gain is not None and gain.reduction < LEAST_GAIN:
         return RuledOut(
             cause=ID,
-            why=f"the host is late for {percent(share)} of the step, but a faster host would make it"
-            f" only {percent(gain.reduction)} shorter",
+            why=f"the host is late for {percent(share)} of the step, but a faster host would make"
+            f" it only {percent(gain.reduction)} shorter",
         )
     unprofiled = run.price("host", "allocator", profiled=False)
     if unprofiled is not None and unprofiled.reduction < LEAST_GAIN:
@@ -94,9 +95,7 @@ def judge(run: RunView) -> Verdict:
 
 
 def _subject(run: RunView) -> str:
-    return (
-        "idle that the host's own work causes" if run.has_device else "time outside of operators"
-    )
+    return "idle that the host's own work causes" if run.has_device else "time outside of operators"
 
 
 def _credited(gain: Gain | None, run: RunView, share: float) -> Gain | None:
@@ -142,10 +141,11 @@ def _split(rank: RankAccount) -> dict[str, float]:
     trace = rank.trace
     on_driving = np.isin(trace.lane, rank.host.lanes)
 
-    def inside(category: Category) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def inside(category: Category) -> NDArray[np.int64]:
         rows = np.flatnonzero((trace.category == category) & on_driving)
         spans = union(trace.start_ns[rows], trace.start_ns[rows] + trace.dur_ns[rows])
-        return np.minimum(covered(spans, start, end), host[held])
+        part: NDArray[np.int64] = np.minimum(covered(spans, start, end), host[held])
+        return part
 
     calls = inside(Category.RUNTIME)
     operators = np.maximum(inside(Category.CPU_OP) - calls, 0)
@@ -166,7 +166,7 @@ def _evidence(
             text=f"{share * step_ms:.1f} ms of each {step_ms:.1f} ms step the host is late with the"
             " next launch."
             if run.has_device
-            else f"{share * step_ms:.1f} ms of each {step_ms:.1f} ms step pass outside of operators.",
+            else f"{share * step_ms:.1f} of {step_ms:.1f} ms a step pass outside of operators.",
             value=round(share, 4),
             unit="share of step",
             windows=run.longest_gaps(rank, "host"),
@@ -218,9 +218,7 @@ def _evidence(
             )
         )
     if any(map(_COMPILING.match, rank.trace.names)):
-        evidence.append(
-            Evidence(text="Something was compiled during the recorded steps.", unit="")
-        )
+        evidence.append(Evidence(text="Something was compiled during the recorded steps.", unit=""))
     return evidence
 
 
@@ -250,8 +248,8 @@ def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
         fixes.append(
             Fix(
                 title="Compile the model",
-                detail="torch.compile fuses small operations and takes Python and the dispatcher out"
-                " of the step; reduce-overhead replays the launches as a CUDA graph.",
+                detail="torch.compile fuses small operations and takes Python and the dispatcher"
+                " out of the step; reduce-overhead replays the launches as a CUDA graph.",
                 code='model = torch.compile(model, mode="reduce-overhead")',
                 cost="minutes of compilation; shapes should not change from step to step",
             )

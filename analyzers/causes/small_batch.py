@@ -34,14 +34,14 @@ from gpuprof.analyzers.causes.base import (
 )
 from gpuprof.analyzers.pricing import DevicePricing, trusted
 from gpuprof.analyzers.replay import Change, replay
-from gpuprof.analyzers.roofline import sm_counts
+from gpuprof.analyzers.device_columns import sm_counts
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, RuledOut
 
 ID = "small-batch"
 
 UNDERFILLED_FROM = 0.5
-"""Half of the kernels' time with fewer blocks than multiprocessors: the usual kernel is too small."""
+"""Half of the kernels' time with fewer blocks than multiprocessors: the usual one is too small."""
 
 FULL_MEMORY_FRAC = 0.8
 """Above 80 % of the device's memory there is no room for twice the batch (activations, the part
@@ -68,7 +68,7 @@ def judge(run: RunView) -> Verdict:
             return RuledOut(cause=ID, why=f"the device is kept busy: it waits {percent(idle)}")
         return NotJudged(
             cause=ID,
-            missing="grid sizes and the number of multiprocessors (this profiler did not record them)",
+            missing="grid sizes and the number of multiprocessors (not recorded here)",
             command="record with a current torch.profiler on a CUDA device",
         )
     if underfilled < UNDERFILLED_FROM:
@@ -87,7 +87,7 @@ def judge(run: RunView) -> Verdict:
     if waiting >= run.named_from:
         return RuledOut(
             cause=ID,
-            why=f"the run waits {percent(waiting)} of the step for input; a larger batch waits longer",
+            why=f"the run waits {percent(waiting)} of the step for input, longer with a larger batch",
         )
     memory = _memory_frac(run)
     if memory is not None and memory >= FULL_MEMORY_FRAC:

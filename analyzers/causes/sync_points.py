@@ -69,7 +69,8 @@ def judge(run: RunView) -> Verdict:
     """Judges cause 3."""
     if not run.has_device:
         return RuledOut(
-            cause=ID, why="the CPU is the device: the host can't run ahead of it, so nothing is lost"
+            cause=ID,
+            why="the CPU is the device: the host can't run ahead of it, so nothing is lost",
         )
     if not any(rank.host.recorded for rank in run.ranks):
         return NotJudged(
@@ -195,8 +196,8 @@ def _evidence(run: RunView, rank: RankAccount, share: float) -> list[Evidence]:
     step_ms = run.step_ms()
     evidence = [
         Evidence(
-            text=f"The device is idle {share * step_ms:.1f} ms of each {step_ms:.1f} ms step because"
-            " a blocking call had emptied its queue.",
+            text=f"The device is idle {share * step_ms:.1f} ms of each {step_ms:.1f} ms step"
+            " because a blocking call had emptied its queue.",
             value=round(share, 4),
             unit="share of step",
             windows=_longest(run, rank),
@@ -233,11 +234,9 @@ def _where(rank: RankAccount) -> tuple[Place, ...]:
     latest = np.searchsorted(calls.start_ns[mine], gaps.host_end_ns[held], side="right") - 1
     weight = np.bincount(
         np.maximum(latest, 0), weights=charged[held].astype(np.float64), minlength=len(mine)
-    )
+    ).astype(np.float64)
     total = float(max(rank.main.budget.total_ns, 1))
-    return lines_of(
-        rank.trace, rank.host, calls.lane[mine], calls.start_ns[mine], weight, total
-    )
+    return lines_of(rank.trace, rank.host, calls.lane[mine], calls.start_ns[mine], weight, total)
 
 
 def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
@@ -283,7 +282,7 @@ def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
                 title="Make small tensors on the device, once",
                 detail="Each small copy out of pageable memory waits for everything before it."
                 " Build constants and indices outside the loop, or in pinned memory.",
-                code="index = torch.arange(n, device=device)   # instead of torch.arange(n).to(device)\n"
+                code="index = torch.arange(n, device=device)   # not torch.arange(n).to(device)\n"
                 "x = x.pin_memory().to(device, non_blocking=True)",
                 cost="none",
             )
@@ -303,7 +302,7 @@ def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
             title="Copy to the host without waiting",
             detail="Into pinned memory with non_blocking=True the copy runs behind the next step;"
             " wait for its event when the value is needed.",
-            code='host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)\n'
+            code="host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)\n"
             "host.copy_(x, non_blocking=True)\n"
             "copied = torch.cuda.Event(); copied.record()\n"
             "...                                          # later\n"

@@ -1,0 +1,106 @@
+"""What recordings beside the traces say: NCCL's logs, flight-recorder dumps, topology, samples.
+
+Each source has its own analyzers; here their findings are laid beside those of the traces. A trace
+measures what the others only show signs of, so a cause that was judged from a trace keeps that
+verdict and takes the other source's evidence with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuprof.diagnosis import CAUSES, Finding, InputFile, NotJudged, RuledOut
+
+if TYPE_CHECKING:
+    from gpuprof.commlog import CommLog
+    from gpuprof.readers.flight_recorder import FlightRecords
+    from gpuprof.readers.topology import Topology
+    from gpuprof.readers.xid import XidLog
+    from gpuprof.samples import Samples
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSources:
+    """Recordings beside the traces; empty fields were not given. files: what was read."""
+
+    comm_log: CommLog | None = None
+    topologies: tuple[Topology, ...] = ()
+    flight: FlightRecords | None = None
+    samples: tuple[Samples, ...] = ()
+    xids: XidLog | None = None
+    files: tuple[InputFile, ...] = ()
+
+    def is_empty(self) -> bool:
+        return not (self.comm_log or self.topologies or self.flight or self.samples or self.xids)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """The verdicts on all causes: what the diagnosis holds."""
+
+    findings: tuple[Finding, ...]
+    ruled_out: tuple[RuledOut, ...]
+    not_judged: tuple[NotJudged, ...]
+
+
+def findings_of(other: OtherSources) -> list[Finding]:
+    """All findings of the other sources, most sources' gravest first."""
+    found: list[Finding] = []
+    if other.flight is not None:
+        from gpuprof.analyzers.nccl_causes import findings_from_flight
+
+        found += findings_from_flight(other.flight)
+    if other.comm_log is not None:
+        from gpuprof.analyzers.nccl_causes import findings_from_commlog
+
+        found += findings_from_commlog(other.comm_log)
+    if other.topologies:
+        from gpuprof.analyzers.nccl_causes import findings_from_topology
+
+        for topology in other.topologies:
+            found += findings_from_topology(topology, other.comm_log)
+    if other.samples or other.xids is not None:
+        from gpuprof.analyzers.curves import findings_from_samples
+
+        found += findings_from_samples(other.samples, other.xids)
+    return found
+
+
+def join(traced: Verdicts, others: Sequence[Finding]) -> Verdicts:
+    """Lays findings of other sources beside the verdicts of the traces.
+
+    One of the eight causes stays as the trace has it when the trace found it (its evidence grows)
+    or ruled it out; where the trace could not judge it, the other source's finding answers. Of two
+    findings of one cause from other sources, the surer one stays.
+    """
+    findings = {f.cause: f for f in traced.findings if f.cause in CAUSES}
+    beside = [f for f in traced.findings if f.cause not in CAUSES]
+    ruled_out = {r.cause for r in traced.ruled_out}
+    for other in sorted(others, key=lambda f: -f.confidence):
+        if other.cause not in CAUSES:
+            beside.append(other)
+        elif other.cause in findings:
+            mine = findings[other.cause]
+            findings[other.cause] = msgspec.structs.replace(
+                mine,
+                evidence=(*mine.evidence, *other.evidence),
+                late_ranks=mine.late_ranks or other.late_ranks,
+            )
+        elif other.cause not in ruled_out:
+            findings[other.cause] = other
+    return replace(
+        traced,
+        findings=tuple(sorted([*findings.values(), *beside], key=_weight)),
+        not_judged=tuple(n for n in traced.not_judged if n.cause not in findings),
+    )
+
+
+def _weight(finding: Finding) -> tuple[int, float]:
+    """Most gain first; what stops or breaks the job comes before what slows it."""
+    stops = finding.cause in ("hang", "hardware-fault") and finding.severity == "critical"
+    gain = finding.gain.reduction if finding.gain is not None else finding.share
+    return (0 if stops else 1, -gain)

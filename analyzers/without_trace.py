@@ -1,0 +1,49 @@
+"""A diagnosis from logs, dumps and samples alone."""
+
+from __future__ import annotations
+
+from gpuprof.analyzers.sources import OtherSources, Verdicts, findings_of, join
+from gpuprof.diagnosis import (
+    BUCKETS,
+    CAUSES,
+    Bound,
+    Diagnosis,
+    NotJudged,
+    ReplaySummary,
+    RunSummary,
+    StepsSummary,
+)
+
+_NO_TRACE = "a trace of some steps"
+
+
+def diagnose_without_trace(other: OtherSources, version: str) -> Diagnosis:
+    """What logs, dumps and samples say on their own: signs and faults, but no account of time."""
+    verdicts = join(
+        Verdicts((), (), tuple(NotJudged(cause=c, missing=_NO_TRACE) for c in CAUSES)),
+        findings_of(other),
+    )
+    log, flight = other.comm_log, other.flight
+    ranks = sorted(flight.ranks) if flight is not None else []
+    sizes = [c.size for c in log.communicators] if log is not None else []
+    devices = sorted({d.name for s in other.samples for d in s.devices if d.name})
+    first = next(iter(verdicts.findings), None)
+    return Diagnosis(
+        gpuprof=version,
+        inputs=tuple(file.path for file in other.files),
+        run=RunSummary(
+            world_size=max([len(ranks), *sizes, 1]),
+            ranks=tuple(ranks),
+            devices=tuple(devices),
+            steps=StepsSummary(count=0, source="none", median_ms=None),
+        ),
+        bound=Bound(class_="unknown", why="Without a trace nobody knows where the time went."),
+        budget={bucket: float(bucket == "unknown") for bucket in BUCKETS},
+        replay=ReplaySummary(measured_ms=None, replayed_ms=None, error=None, trusted=False),
+        findings=verdicts.findings,
+        ruled_out=verdicts.ruled_out,
+        not_judged=verdicts.not_judged,
+        warnings=tuple(w for s in other.samples for w in s.warnings),
+        headline=f"{first.title}." if first is not None else "Nothing is wrong in what was given.",
+        files=other.files,
+    )

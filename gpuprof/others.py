@@ -1,0 +1,75 @@
+"""Reads everything beside the traces that the user gave, each kind with its own reader."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from gpuprof.analyzers.sources import OtherSources
+from gpuprof.diagnosis import InputFile
+from gpuprof.inputs import Inputs
+
+HASH_CHUNK_BYTES = 1 << 20
+
+
+def read_others(inputs: Inputs) -> OtherSources:
+    """Reads the logs, dumps, topologies and samples among the inputs.
+
+    Raises:
+        InputError: one of them can't be read as what it was taken for.
+    """
+    comm_log = flight = xids = None
+    files: list[InputFile] = []
+    if inputs.nccl_logs:
+        from gpuprof.readers.nccl_log import read_nccl_log
+
+        comm_log = read_nccl_log(inputs.nccl_logs)
+        files += [_file(path, "nccl-log") for path in inputs.nccl_logs]
+    if inputs.flight_records:
+        from gpuprof.readers.flight_recorder import read_flight_recorder
+
+        flight = read_flight_recorder(inputs.flight_records)
+        files += [_file(path, "flight-recorder") for path in inputs.flight_records]
+    topologies = []
+    for path in inputs.topologies:
+        from gpuprof.readers.topology import read_topology
+
+        topologies.append(read_topology(path))
+        files.append(_file(path, "topology"))
+    samples = []
+    for path in inputs.smi_logs:
+        from gpuprof.readers.smi import read_smi
+
+        samples.append(read_smi(path))
+        files.append(_file(path, "nvidia-smi"))
+    for path in inputs.samples:
+        from gpuprof.readers.samples import read_samples
+
+        samples += read_samples(path)
+        files.append(_file(path, "samples"))
+    for path in inputs.xid_logs:
+        from gpuprof.readers.xid import read_xids
+
+        xids = read_xids(path)
+        files.append(_file(path, "kernel-log"))
+    return OtherSources(
+        comm_log=comm_log,
+        topologies=tuple(topologies),
+        flight=flight,
+        samples=tuple(samples),
+        xids=xids,
+        files=tuple(files),
+    )
+
+
+def _file(path: Path, kind: str) -> InputFile:
+    digest = hashlib.sha256()
+    size = 0
+    if path.is_file():
+        with path.open("rb") as file:
+            while chunk := file.read(HASH_CHUNK_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+    return InputFile(
+        path=str(path), kind=kind, size_bytes=size, sha256=digest.hexdigest(), events=0
+    )
