@@ -51,9 +51,10 @@ MAX_PREFIXES = 50_000
 RECENT_CALLS = 32
 """Calls per communicator handle that are kept to compare ranks."""
 
+MAX_SILENT = 64
 HEAVY_CALLS = 4_000
-TAIL_BYTES = 1 << 20
-"""In a chunk with more calls than this, only those in its last MiB are read one by one; where a
+TAIL_BYTES = 1 << 19
+"""In a chunk with more calls than this, only those in its last 512 KiB are read one by one; where a
 communicator of the chunk before is not among them, the last of each is found at once."""
 
 MAX_RINGS = 4_096
@@ -85,8 +86,9 @@ def read_nccl_log(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str
         raise InputError("no NCCL log was given", hint="name at least one file")
     reader = _Reader(CommLog(paths=places))
     for index, place in enumerate(places):
-        for chunk in nccl_scan.chunks(Path(place)):
-            reader.read(chunk, index)
+        reader.line = 1
+        for data in nccl_scan.chunks(Path(place)):
+            reader.read(data, index)
     log = reader.finish()
     if not (log.counts or log.events or log.transports or log.calls):
         raise InputError(
@@ -120,26 +122,30 @@ class _Reader:
         self.transports: set[bytes] = set()
         self.channels = False  # a release that says Channel never says Ring
         self.active: set[bytes] = set()
+        self.tails: dict[bytes, CallTail] = {}
         self.kept: Counter[tuple[int | None, int]] = Counter()
         self.events: dict[tuple[int | None, int | None, str], Event] = {}
         self.event_devices: dict[tuple[int | None, int | None, str], int | None] = {}
         self.events_of: Counter[int | None] = Counter()
         self.counts: Counter[str] = Counter()
         self.file = 0
+        self.line = 1
 
-    def read(self, chunk: nccl_scan.Chunk, file: int) -> None:
+    def read(self, data: bytes, file: int) -> None:
         self.file = file
-        data = chunk.data
+        first_line = self.line
         self.log.size_bytes += len(data)
-        for found in nccl_scan.scan(chunk):
+        for found in nccl_scan.scan(nccl_scan.Chunk(data, first_line)):
             if found.kinds:
                 self._prefixed(found)
             else:
                 self._other(found)
-        self._transports(data, chunk.first_line)
+        self._transports(data, first_line)
+        newlines = data.count(b"\n")
+        self.line += newlines
+        self.log.line_count += newlines
         if b"opCount " in data:
-            self._calls(data, chunk.first_line)
-        self.log.line_count = max(self.log.line_count, chunk.first_line + data.count(b"\n"))
+            self._calls(data, self.line)
 
     def _prefixed(self, found: nccl_scan.Found) -> None:
         origin = self._prefix(found.before)
@@ -309,44 +315,56 @@ class _Reader:
                 if len(seen) == len(new):
                     break
 
-    def _calls(self, data: bytes, first_line: int) -> None:
+    def _calls(self, data: bytes, end_line: int) -> None:
         count = data.count(b"opCount ")
         self.counts["collective"] += count
         start = max(0, len(data) - TAIL_BYTES) if count > HEAVY_CALLS else 0
-        line = first_line + data.count(b"\n", 0, start)
-        at = start
-        seen: set[bytes] = set()
+        places: dict[bytes, int] = {}
         for match in COLLECTIVE.finditer(data, start):
-            text, size, datatype, op, root, handle = match.groups()
-            seen.add(handle)
-            tail = self._tail(handle, data)
-            number = int(text, 16)
-            tail.last = max(tail.last, number)
-            tail.calls += 1
-            line += data.count(b"\n", at, match.start())
-            at = match.start()
-            tail.line = line
-            function = data[data.rfind(b" ", 0, at - 2) + 1 : at - 2].decode("utf-8", "replace")
-            tail.recent[number] = (function, int(size), int(datatype), int(op), int(root))
-            if len(tail.recent) > RECENT_CALLS:
-                del tail.recent[next(iter(tail.recent))]
-        if start and self.active - seen:  # some communicator fell silent in this chunk
-            last = {handle: text for text, handle in LAST_CALLS.findall(data)}
-            for handle, text in last.items():
+            places[match.group(6)] = match.start()
+            self._call(match, data)
+        silent = self.active - places.keys() if start else set()
+        if len(silent) > MAX_SILENT:  # many fell silent in this chunk: find the last call of each
+            last = {handle: text for text, handle in LAST_CALLS.findall(data, 0, start)}
+            for handle in silent & last.keys():
                 tail = self._tail(handle, data)
-                tail.last = max(tail.last, int(text, 16))
-            seen |= set(last)
-        self.active = seen
+                tail.last = max(tail.last, int(last[handle], 16))
+        else:
+            for handle in silent:
+                end = data.rfind(b" comm " + handle + b" ", 0, start)
+                found = COLLECTIVE.search(data, data.rfind(b"\n", 0, max(end, 0)) + 1)
+                if end >= 0 and found is not None and found.group(6) == handle:
+                    places[handle] = found.start()
+                    self._call(found, data)
+        self.active = set(places)
+        line, at = end_line, len(data)
+        for handle, place in sorted(places.items(), key=lambda item: -item[1]):
+            line -= data.count(b"\n", place, at)
+            at = place
+            self._tail(handle, data).line = line
+
+    def _call(self, match: re.Match[bytes], data: bytes) -> None:
+        text, size, datatype, op, root, handle = match.groups()
+        tail = self._tail(handle, data)
+        number = int(text, 16)
+        if number > tail.last:
+            tail.last = number
+        tail.calls += 1
+        at = match.start() - 2
+        function = data[data.rfind(b" ", 0, at) + 1 : at].decode("utf-8", "replace")
+        tail.recent[number] = (function, int(size), int(datatype), int(op), int(root))
+        if len(tail.recent) > RECENT_CALLS:
+            del tail.recent[next(iter(tail.recent))]
 
     def _tail(self, handle: bytes, data: bytes) -> CallTail:
-        name = handle.decode("utf-8", "replace")
-        tail = self.log.calls.get(name)
+        tail = self.tails.get(handle)
         if tail is None:
+            name = handle.decode("utf-8", "replace")
             at = data.find(b"comm " + handle)
             start = data.rfind(b"\n", 0, at) + 1
             nccl = data.find(b"NCCL INFO ", start, at)
             process = self._prefix(data[start:nccl]).process if nccl >= 0 else None
-            tail = self.log.calls[name] = CallTail(process, name)
+            tail = self.tails[handle] = self.log.calls[name] = CallTail(process, name)
         return tail
 
     def finish(self) -> CommLog:

@@ -57,13 +57,12 @@ def _blocks(path: Path) -> Iterator[bytes]:
         yield from source.blocks()
 
 
-def chunks(path: Path) -> Iterator[Chunk]:
+def chunks(path: Path) -> Iterator[bytes]:
     """Chunks of whole lines, carriage returns of Windows and of progress bars left in.
 
     Raises:
         InputError: the file cannot be read.
     """
-    line = 1
     rest: list[bytes] = []
     held = 0
     for block in _blocks(path):
@@ -73,13 +72,11 @@ def chunks(path: Path) -> Iterator[Chunk]:
             held += len(block)
             continue
         end = end or len(block)
-        data = b"".join((*rest, block[:end]))
-        yield Chunk(data, line)
-        line += data.count(b"\n")
+        yield b"".join((*rest, block[:end]))
         rest = [block[end:]]
         held = len(rest[0])
     if held:
-        yield Chunk(b"".join(rest), line)
+        yield b"".join(rest)
 
 
 def _heads() -> tuple[re.Pattern[bytes], dict[str, tuple[int, ...]]]:
@@ -150,25 +147,20 @@ def _between(
 ) -> Iterator[Found]:
     """Lines without the INFO prefix: all but the first and the last part of a piece."""
     last = len(pieces) - 1
-    rest: list[bytes] = []
-    places: list[tuple[int, int]] = []  # (lines of `rest` before this piece, line of its first one)
-    held = 0
-    for index, count in enumerate(newlines):
-        if count < 2 and index not in (0, last):
-            continue
-        piece = pieces[index]
-        start = piece.find(b"\n") + 1 if index else 0
-        end = piece.rfind(b"\n") if index < last else len(piece)
-        if start >= end or (index and not start):
-            continue
-        part = piece[start:end]
-        rest.append(part)
-        places.append((held, chunk.first_line + starts[index] + (1 if index else 0)))
-        held += part.count(b"\n") + 1
-    if not rest:
+    inner = [index for index, count in enumerate(newlines) if count > 1 and 0 < index < last]
+    rest = [
+        piece[piece.find(b"\n") + 1 : piece.rfind(b"\n")]
+        for piece in map(pieces.__getitem__, inner)
+    ]
+    firsts = [chunk.first_line + starts[index] + 1 for index in inner]
+    head = pieces[0] if last == 0 else pieces[0][: max(0, pieces[0].rfind(b"\n"))]
+    tail = pieces[last].partition(b"\n")[2] if last else b""
+    text = b"\n".join((head, *rest, tail))
+    if BARE_HINT.search(text) is None:
         return
-    text = b"\n".join(rest)
-    heads = [place[0] for place in places]
+    lengths = [part.count(b"\n") + 1 for part in (head, *rest)]
+    heads = [0, *accumulate(lengths)]
+    firsts = [chunk.first_line, *firsts, chunk.first_line + starts[last] + (1 if last else 0)]
     number = at = 0
     seen = -1
     for match in BARE_HINT.finditer(text):
@@ -182,5 +174,5 @@ def _between(
         end = len(text) if end < 0 else end
         following = text.find(b"\n", end + 1)
         after = text[end + 1 : following if following >= 0 else len(text)]
-        before, first = places[bisect_right(heads, number) - 1]
-        yield Found(first + number - before, b"", text[start:end], (), after)
+        part = bisect_right(heads, number) - 1
+        yield Found(firsts[part] + number - heads[part], b"", text[start:end], (), after)
