@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 MAX_VALUE = 2**53 - 1
 """The largest integer that a double holds exactly, and so the largest a page can read back."""
 
-DEFLATE_LEVEL = 2
-"""isal's level: the smallest of its files, at a tenth of the CPU time of zlib's level 6."""
+DEFLATE_LEVEL = 3
+"""isal's level: files 7 to 8 % larger than zlib's level 6 makes, at an eighth of its CPU time."""
 
 
 def encode_column(values: NDArray[np.integer]) -> Iterator[bytes]:
