@@ -17,19 +17,17 @@ from numpy.typing import NDArray
 from gpuprof.diagnosis import Window
 from gpuprof.reports import packing, text
 from gpuprof.reports.lanes import (
-    CATEGORIES,
     CLASSES,
     HORIZON_NS,
     MIN_GAP_NS,
     Arranged,
     arrange,
-    class_of,
-    gap_key,
     merged_key,
 )
+from gpuprof.reports.names import NAMES_SHARE, labelled, name_ids
 from gpuprof.reports.thinning import Span, inside, thin
 from gpuprof.reports.words import Catalog
-from gpuprof.trace import I64, Bools, Category, Trace
+from gpuprof.trace import Bools, Category, Trace
 
 TICK_NS = 100
 """Resolution of the timeline. 1 ns costs 1.6 times the bytes for what no screen shows."""
@@ -39,15 +37,6 @@ BYTES_PER_EVENT = 2.6
 
 FIRST_GUESS = 0.7
 """Part of the events that would fit which stay unmerged: the merged blocks need room as well."""
-
-MAX_NAMES = 60_000
-"""Distinct names; ids fit 16 bits in the page."""
-
-MAX_NAME_LENGTH = 240
-"""Characters of a name that the page holds: real kernel names reach thousands."""
-
-NAMES_SHARE = 0.25
-"""Part of the byte budget that names may take."""
 
 FAR_APART_NS = 3_600 * 10**9
 """Recordings that begin further apart than this are not drawn on one clock."""
@@ -128,68 +117,6 @@ def _home(traces: Sequence[Trace], view: _View, total_ns: int) -> tuple[int, int
     return max(0, span[0] - margin), min(max(total_ns, 1), span[1] + margin), index
 
 
-def _name_ids(
-    traces: Sequence[Trace], chunks: Sequence[Arranged], room_bytes: int, words: Catalog
-) -> tuple[list[tuple[str, int]], list[NDArray[np.uint32]], int]:
-    """Names by how often they occur, each chunk's ids, and how many names were left out.
-
-    The most frequent names come first, so that most ids take one byte.
-    """
-    counted: dict[tuple[str, int], int] = {}
-    found: list[tuple[list[tuple[str, int]], I64]] = []
-    others = [(words.say("other.name"), index) for index in range(len(CLASSES))]
-    cut_off = 0
-    for trace, chunk in zip(traces, chunks, strict=True):
-        top = (len(trace.names) + 2) * CATEGORIES
-        if top <= max(4 * len(chunk.key), 65_536):
-            counts = np.bincount(chunk.key, minlength=top)
-            keys = np.flatnonzero(counts)
-            counts = counts[keys]
-            table = np.zeros(top, dtype=np.int64)
-            table[keys] = np.arange(len(keys))
-            local = table[chunk.key]
-        else:  # more names than events: a table of all of them would be larger than the trace
-            keys, local, counts = np.unique(chunk.key, return_inverse=True, return_counts=True)
-        pairs: list[tuple[str, int]] = []
-        merged, gap = merged_key(trace), gap_key(trace)
-        rare = int(np.sort(counts)[-MAX_NAMES]) if len(keys) > MAX_NAMES else 0
-        for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
-            if count < rare or (rare == 1 and len(pairs) >= MAX_NAMES):
-                pair = others[CLASSES.index(class_of("", key % CATEGORIES))]
-                cut_off += 1
-            elif key == gap:
-                pair = words.say("timeline.idle"), CLASSES.index("idle")
-            elif key >= merged:
-                kind = class_of("", key % CATEGORIES)
-                pair = words.say("merged.name"), CLASSES.index(kind)
-            else:
-                name = trace.names[key // CATEGORIES]
-                kind = class_of(name, key % CATEGORIES)
-                pair = text.clean(name, MAX_NAME_LENGTH), CLASSES.index(kind)
-            pairs.append(pair)
-            counted[pair] = counted.get(pair, 0) + count
-        found.append((pairs, local))
-    names: list[tuple[str, int]] = []
-    ids: dict[tuple[str, int], int] = {}
-    for pair in sorted(counted, key=lambda item: -counted[item]):
-        room_bytes -= len(json.dumps(pair[0])) + 5
-        if room_bytes < 0 or len(names) >= MAX_NAMES:
-            break
-        ids[pair] = len(names)
-        names.append(pair)
-    left_out = len(counted) - len(names)
-    rest = {}
-    if left_out:
-        rest = {other[1]: len(names) + index for index, other in enumerate(others)}
-        names.extend(others)
-    left_out += cut_off
-    columns = []
-    for pairs, local in found:
-        lookup = [ids[pair] if pair in ids else rest[pair[1]] for pair in pairs]
-        columns.append(np.array(lookup, dtype=np.uint32)[local])
-    return names, columns, left_out
-
-
 def _columns(chunk: Arranged, ids: NDArray[np.uint32]) -> Iterator[bytes]:
     """The three packed columns of one trace."""
     start = chunk.start_ns // TICK_NS
@@ -206,7 +133,7 @@ def _columns(chunk: Arranged, ids: NDArray[np.uint32]) -> Iterator[bytes]:
 def _assemble(
     traces: Sequence[Trace], chunks: Sequence[Arranged], view: _View, room: int, words: Catalog
 ) -> tuple[str, str, int]:
-    names, ids, names_left_out = _name_ids(traces, chunks, int(NAMES_SHARE * room), words)
+    names, ids, names_left_out = name_ids(traces, chunks, int(NAMES_SHARE * room), words)
     blob = packing.deflate(
         part for chunk, column in zip(chunks, ids, strict=True) for part in _columns(chunk, column)
     )
@@ -224,7 +151,7 @@ def _assemble(
             }
             for trace, chunk in zip(traces, chunks, strict=True)
         ],
-        "names": [_named(name, index) for name, index in names],
+        "names": [labelled(name, index) for name, index in names],
         "windows": [[span[0], span[1], index, number] for index, span, number in view.windows],
         "words": {
             key: value
@@ -233,15 +160,6 @@ def _assemble(
         },
     }
     return packing.base64(blob), json.dumps(meta, separators=(",", ":")), names_left_out
-
-
-def _named(name: str, index: int) -> list[str | int]:
-    """Name, class, and for a kernel the short name that its rectangle is labelled with."""
-    if CLASSES[index] in ("compute", "comm"):
-        short = text.short_kernel_name(name)
-        if short != name:
-            return [name, index, short]
-    return [name, index]
 
 
 def _group_label(trace: Trace, count: int, words: Catalog) -> str:

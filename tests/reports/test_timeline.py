@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fixtures.diagnoses import MS, T0_NS, US, Event, make_trace, sample_diagnosis, sample_traces
 from gpuprof.diagnosis import Window
-from gpuprof.reports import packing, timeline
+from gpuprof.reports import names, packing, timeline
 from gpuprof.reports.html import decisive_windows
 from gpuprof.reports.lanes import CLASSES, MIN_GAP_NS, arrange, busy_bins, idle_gaps, merged_key
 from gpuprof.reports.thinning import inside, thin
@@ -201,7 +201,7 @@ def test_no_events_make_no_timeline() -> None:
 
 
 def test_more_names_than_fit_are_folded_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "MAX_NAMES", 10)
+    monkeypatch.setattr(names, "MAX_NAMES", 10)
     rows = [(T0_NS + i * US, 500, Category.CPU_OP, f"name {i}", 0, 0) for i in range(100)]
     packed = timeline.pack([make_trace(rows, [HOST])], [], WORDS, limit_bytes=10**6)
     assert packed is not None
