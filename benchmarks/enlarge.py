@@ -32,7 +32,7 @@ def split(text: bytes) -> tuple[bytes, list[bytes], bytes]:
     found = ARRAY.search(text)
     if found is None:
         raise SystemExit("no traceEvents in the input")
-    events, position, _ = scan_events(text[found.end() :], final=True)
+    events, position, _ = scan_events(text[found.end() :])
     return text[: found.end()], events, b"]" + text[found.end() + position :]
 
 

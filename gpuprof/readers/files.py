@@ -50,6 +50,8 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
         InputError: it is missing, a folder, no regular file, or may not be read.
     """
     place = Path(path)
+    if "\0" in str(place):
+        raise InputError("a path cannot hold a NUL character", hint="check the path")
     try:
         if place.is_dir():
             raise InputError(

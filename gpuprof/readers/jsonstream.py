@@ -40,6 +40,7 @@ EVENT_KEY = rb'"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:'
 NEXT_EVENT = re.compile(rb"\{\s*" + EVENT_KEY)
 ARRAY_END = re.compile(rb'\}[\s,]*(\])\s*(?:,\s*"|\}|\Z)')
 EMPTY_END = re.compile(rb"[\s,]*\]")
+PARTNER = {b"}": b"{", b"]": b"["}
 WHITESPACE = b" \t\r\n"
 SEPARATORS = WHITESPACE + b","
 
@@ -203,7 +204,7 @@ class EventStream:
                 continue
             if not (cut or self._ended or len(self._buffer) > MAX_EVENT_BYTES):
                 continue
-            events, position, closed = scan_events(self._buffer, final=self._ended)
+            events, position, closed = scan_events(self._buffer)
             self._take_each(events)
             self._buffer = self._buffer[position:]
             if closed:
@@ -268,35 +269,38 @@ def find_cut(text: bytes) -> int:
     return 0
 
 
-def scan_events(text: bytes, *, final: bool) -> tuple[list[bytes], int, bool]:
+def scan_events(text: bytes) -> tuple[list[bytes], int, bool]:
     """Walks an array of events token by token.
 
     Args:
         text: The inside of the array, from the start of an element.
-        final: Whether nothing follows the text.
 
     Returns:
-        The objects found, the offset behind the last of them (behind the `]` where the array
-        ends), and whether the array ended. What stands between objects is passed over.
+        The objects found, the offset of the first byte that belongs to none of them (behind the
+        `]` where the array ends), and whether the array ended. What stands between objects is
+        passed over; an object whose brackets do not match ends before the one that does not.
     """
     spans: list[bytes] = []
     position = 0
     while True:
         found = NEXT_VALUE.search(text, position)
         if found is None:
-            return spans, position if final else max(position, len(text) - 1), False
+            return spans, len(text), False
         if found.group() == b"]":
             return spans, found.end(), True
-        depth, start, end = 0, found.start(), 0
+        start, end = found.start(), 0
+        open_brackets: list[bytes] = []
         for token in TOKEN.finditer(text, start):
             word = token.group()
-            if word == b'"':
-                break
             if word in (b"{", b"["):
-                depth += 1
+                open_brackets.append(word)
             elif word in (b"}", b"]"):
-                depth -= 1
-            if depth == 0:
+                if open_brackets.pop() != PARTNER[word]:
+                    end = token.start()
+                    break
+            elif word == b'"':
+                break  # a string that goes on beyond the text
+            if not open_brackets:
                 end = token.end()
                 break
         if not end:

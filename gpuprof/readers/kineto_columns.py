@@ -179,10 +179,17 @@ def exact_ns(rows: list[Any]) -> I64:
     )
 
 
-def _too_coarse(us: F64) -> bool:
-    """Whether a start has a fraction and is so large that float64 cannot hold its nanoseconds."""
-    large = us[np.abs(us) >= COARSE_US]
-    return bool(len(large)) and bool((large != np.floor(large)).any())
+def _too_coarse(start_us: F64, rows: list[Any]) -> bool:
+    """Whether starts are too large for float64 to hold their nanoseconds, and may have some.
+
+    They may where a start or a duration has a fraction: a fraction of a large start can be lost.
+    """
+    large = np.flatnonzero(np.abs(start_us) >= COARSE_US)
+    if not len(large):
+        return False
+    dur_us = np.fromiter([row.dur for row in rows], np.float64, len(rows))
+    us = np.concatenate((start_us[large], dur_us[large]))
+    return bool((np.isfinite(us) & (us != np.floor(us))).any())
 
 
 class ColumnBuilder:
@@ -219,7 +226,7 @@ class ColumnBuilder:
         kind = ExactComplete if self.exact else Complete
         rows = [event for event in events if type(event) is kind]
         start_us = np.fromiter([row.ts for row in rows], np.float64, len(rows))
-        if not self.exact and _too_coarse(start_us):
+        if not self.exact and _too_coarse(start_us, rows):
             return False
         self.events += len(events)
         if len(rows) < len(events):

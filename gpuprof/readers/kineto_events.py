@@ -242,7 +242,7 @@ class EventDecoder:
                 self.dropped["unreadable"] += 1
                 inner = text[resync(text) :]
                 if inner:
-                    waiting.extend(reversed(scan_events(inner, final=True)[0]))
+                    waiting.extend(reversed(scan_events(inner)[0]))
                 continue
             event = self._mend(loose)
             if event is not None:
