@@ -141,8 +141,8 @@ class TorchRecorder:
             profile_memory=window.memory,
             with_stack=window.stacks,
         )
+        self._profile = profile  # before it starts, so that a failure half-way is stopped too
         profile.start()
-        self._profile = profile
 
     def _close_window(self) -> None:
         profile, self._profile = self._profile, None
