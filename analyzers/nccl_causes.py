@@ -13,6 +13,7 @@ from gpuprof.analyzers.nccl.evidence import cause_classes, decisive_line
 from gpuprof.analyzers.nccl.first_cause import findings_from_events
 from gpuprof.analyzers.nccl.flight import findings_from_flight
 from gpuprof.analyzers.nccl.init import findings_from_calls, findings_from_init
+from gpuprof.analyzers.nccl.limits import findings_from_limits
 from gpuprof.analyzers.nccl.placement import findings_from_topology
 from gpuprof.analyzers.nccl.transports import (
     findings_from_gdr,
@@ -54,6 +55,7 @@ def findings_from_commlog(log: CommLog) -> list[Finding]:
         *findings_from_gdr(log),
         *findings_from_sockets(log),
         *findings_from_interface(log),
+        *findings_from_limits(log),
     ]
     slow.sort(key=lambda f: (_RANK[f.severity], -f.confidence))
     strong = [f for f in failure if f.confidence >= CERTAIN]

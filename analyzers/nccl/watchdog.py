@@ -18,6 +18,7 @@ from gpuprof.diagnosis import Evidence, Finding, Fix
 TIMEOUT = re.compile(
     r"\[Rank (?P<rank>\d+)\] Watchdog caught collective operation timeout: WorkNCCL\("
     r"(?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+), NumelOut=\d+)?"
+    r"(?:, TensorShape=\[(?P<shape>\d+)\])?"
     r".*?Timeout\(ms\)=(?P<limit>\d+)\) ran for (?P<ran>\d+) milliseconds"
 )
 GROUP = re.compile(r"\[PG (?:ID )?(?P<group>\w+)[^\]]*? Rank (?P<rank>\d+)\]")
@@ -67,7 +68,7 @@ def timeouts(log: CommLog) -> list[TimedOut]:
                 rank,
                 int(match["seq"]) if match["seq"] else None,
                 match["op"],
-                int(match["numel"]) if match["numel"] else None,
+                int(match["numel"] or match["shape"]) if match["numel"] or match["shape"] else None,
                 int(match["limit"]),
                 event,
             ),
