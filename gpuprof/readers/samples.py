@@ -91,6 +91,8 @@ def read_samples(path: Path) -> list[Samples]:
     for stem in sorted(segments):
         for number in sorted(segments[stem]):
             _read_segment(segments[stem][number], builders)
+    if not builders:
+        raise InputError(f"{path}: the recording was cut off before its first line was whole")
     return [builder.finish() for builder in builders.values()]
 
 
@@ -116,6 +118,7 @@ def _read_segment(path: Path, builders: dict[tuple[str, str], _Builder]) -> None
             key = (record.node, record.boot_id)
             builder = builders.setdefault(key, _Builder(record.node))
             builder.writer = record.pid
+            builder.writers.add(record.pid)
         elif builder is not None:
             builder.add(record)
     if builder is not None:
@@ -193,7 +196,6 @@ class _Builder:
             if len(record.dt) == len(record.v) - 1:
                 self.rings.setdefault((record.m, record.scope), []).append(record)
         elif isinstance(record, Columns):
-            self.writers.add(self.writer)
             self.tables.setdefault((self.writer, record.c), _Table(record))
         elif isinstance(record, StatusChange):
             table = self.tables.get((self.writer, record.c))
@@ -251,11 +253,9 @@ class _Builder:
                 found.setdefault((name, table.columns.scope), []).append(one)
             for change in table.changes:
                 for name, word in change.s.items():
-                    if name not in table.columns.names:
-                        why = Missing(
-                            STATUS_WORDS.get(word, Status.ERROR), change.why.get(name, "")
-                        )
-                        missing[name, table.columns.scope] = why
+                    key, why = (name, table.columns.scope), change.why.get(name, "")
+                    if name not in table.columns.names and (why or key not in missing):
+                        missing[key] = Missing(STATUS_WORDS.get(word, Status.ERROR), why)
         for (name, scope), rings in self.rings.items():
             found.setdefault((name, scope), []).append(self._ring(name, scope, rings))
         merged = {key: _merged(parts) for key, parts in found.items()}

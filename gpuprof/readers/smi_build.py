@@ -23,7 +23,6 @@ ASSUMED_STEP_NS = 10**9
 `Samples.timed` is False then, and nobody may conclude anything from durations."""
 
 UNIT_SCALE: dict[str, float] = {
-    "%": 0.01,
     "MiB": 1 << 20,
     "MB": 1 << 20,  # dmon says MB and means MiB
     "GiB": 1 << 30,
@@ -87,6 +86,8 @@ def parse_cell(text: str, unit: str = "") -> Cell:
     own = (match[2] or unit).strip()
     if own == "x":
         own = ""  # "16x" is a link width
+    if own == "%":
+        return Cell(float(match[1]) / 100, own, text=bare)
     return Cell(float(match[1]) * UNIT_SCALE.get(own, 1), own, text=bare)
 
 
