@@ -255,7 +255,8 @@ def together(curves: Sequence[Curve], skew_s: float = 0.0) -> list[Shape]:
     `skew_s` is how far apart in time the devices were read within one sample; dips no longer
     than it are not compared.
     """
-    working = [c for c in curves if float(np.mean(c.util_frac >= IDLE_FRAC)) >= MOSTLY_IDLE_SHARE]
+    enough = [c for c in curves if len(c.util_frac) >= MIN_SAMPLES]
+    working = [c for c in enough if float(np.mean(c.util_frac >= IDLE_FRAC)) >= MOSTLY_IDLE_SHARE]
     if len(working) < 2 or not all(c.timed for c in working):
         return []
     grid = _common(working)

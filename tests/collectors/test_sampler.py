@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fixtures.nvml.build import environment
 from fixtures.nvml.scenario import GPU_IS_LOST, Scenario
-from fixtures.nvml.testing import needs_stand_in
+from fixtures.nvml.testing import for_programs, needs_stand_in
 from gpuprof.collectors.sampler_client import SamplerHandle, start, tell_rank
 from gpuprof.readers.samples import read_samples
 from gpuprof.sample_format import Status
@@ -88,7 +87,7 @@ def test_everything_is_recorded_and_the_end_is_in_order(
     scenario = Scenario(2).curve(saw, until_s=60).process(1, job.pid, mem_mib=100)
     for k in range(60):
         scenario.event(1, 1.0 + 0.5 * k, xid=31)  # however late the reader is, one comes after
-    monkeypatch.setattr(os, "environ", environment(scenario.write(tmp_path / "s")))
+    for_programs(monkeypatch, scenario, tmp_path)
     out = tmp_path / "out"
     handle = start(out, ranks=[(job.pid, 3)], uuids=["GPU-57a4d000-0000-4000-8000-000000000001"])
     try:
@@ -126,7 +125,7 @@ def test_lost_hung_and_crashing_gpus_leave_the_others_alone(
         .fault("nvmlDeviceGetUtilizationRates", gpu=2, hang=1, since=3)
         .fault("nvmlDeviceGetUtilizationRates", gpu=3, crash=1, since=7, until=7.3)
     )
-    monkeypatch.setattr(os, "environ", environment(scenario.write(tmp_path / "s")))
+    for_programs(monkeypatch, scenario, tmp_path)
     out = tmp_path / "out"
     handle = start(out, ranks=[(job.pid, 0)])
     try:
@@ -202,8 +201,8 @@ def test_a_kill_leaves_a_readable_recording(
 
     `benchmarks/sampler.py` does this fifty times.
     """
-    scenario = Scenario(4).curve(saw, until_s=60).write(tmp_path / "s")
-    monkeypatch.setattr(os, "environ", environment(scenario))
+    scenario = Scenario(4).curve(saw, until_s=60)
+    for_programs(monkeypatch, scenario, tmp_path)
     out = tmp_path / "out"
     handle = start(out, ranks=[(job.pid, 0)])
     wait_for(lambda: has(out, lambda s: series_of(s, "util_frac", 4, 3)), "samples of all GPUs")
