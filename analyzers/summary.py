@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gpuprof.analyzers.account import DeviceAccount, RankAccount
 from gpuprof.analyzers.kernels import Kind
 from gpuprof.analyzers.roofline import Limit, RooflineSummary, summarize
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import milliseconds, percent
 from gpuprof.diagnosis import (
     BUCKETS,
     Bound,
@@ -96,10 +96,12 @@ def steps_summary(accounts: Sequence[RankAccount]) -> StepsSummary:
     first = accounts[0].main.steps
     lengths = [a.main.steps.length_ns for a in accounts]
     whole = np.concatenate(lengths)
+    means = [float(length.mean()) / 1e6 for length in lengths if len(length)]
     return StepsSummary(
         count=min(len(length) for length in lengths) if first.source != "none" else 0,
         source=first.source,
-        median_ms=round(float(np.median(whole)) / 1e6, 4) if len(whole) and whole.any() else None,
+        median_ms=round(float(np.median(whole)) / 1e6, 4) if whole.any() else None,
+        mean_ms=round(float(np.mean(means)), 4) if any(means) else None,
         excluded=tuple(
             ExcludedStep(step=account.main.steps.labels[i], rank=account.rank, why=why)
             for account in accounts
@@ -203,7 +205,7 @@ def headline(
     subject = "The GPU" if has_device else "Training on the CPU"
     busy = float(np.mean([d.budget.busy_frac for a in accounts for d in a.devices]))
     each = (
-        f"each {step_ms:.3g} ms step"
+        f"each {milliseconds(step_ms)} step"
         if step_ms and accounts[0].main.steps.source != "none"
         else ("the recording")
     )
@@ -222,5 +224,5 @@ def headline(
     text = f"{subject} {holds[first.cause]} {percent(first.share)} of {each}"
     if together is not None and step_ms:
         saved = together.reduction * step_ms
-        text += f"; the changes below could save up to {saved:.3g} ms"
+        text += f"; the changes below could save up to {milliseconds(saved)}"
     return text + "."

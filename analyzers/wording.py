@@ -7,3 +7,10 @@ def percent(share: float) -> str:
     """A share as text: "34 %", with one digit more below ten."""
     value = 100 * share
     return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
+
+
+def milliseconds(value_ms: float) -> str:
+    """A time as text with three digits: "1,310 ms", "74.6 ms", "0.42 ms"."""
+    if value_ms >= 100:
+        return f"{value_ms:,.0f} ms"
+    return f"{value_ms:.1f} ms" if value_ms >= 9.995 else f"{value_ms:.2f} ms"

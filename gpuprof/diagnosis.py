@@ -141,12 +141,18 @@ class ExcludedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepsSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps that the account covers."""
+    """The steps that the account covers. Shares of the budget and gains are shares of the mean."""
 
     count: int
     source: Literal["ProfilerStep", "session", "inferred", "none"]
     median_ms: float | None
+    mean_ms: float | None = None
     excluded: tuple[ExcludedStep, ...] = ()
+
+    @property
+    def length_ms(self) -> float | None:
+        """What a share of 1 stands for: the mean step, else the median one."""
+        return self.median_ms if self.mean_ms is None else self.mean_ms
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):

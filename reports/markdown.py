@@ -47,7 +47,7 @@ def code_block(value: str, *, indent: str = "", language: str = "") -> list[str]
 
 def _finding(number: int, finding: Finding, diagnosis: Diagnosis, words: Catalog) -> list[str]:
     gain = finding.gain
-    step = diagnosis.run.steps.median_ms
+    step = diagnosis.run.steps.length_ms
     saving = words.say("finding.gain.none")
     if gain is not None:
         saving = text.percent_range(gain.low, gain.high)
@@ -78,7 +78,7 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis, words: Catalog
 
 
 def _budget(diagnosis: Diagnosis, words: Catalog) -> list[str]:
-    step = diagnosis.run.steps.median_ms
+    step = diagnosis.run.steps.length_ms
     rows = budget.rows(diagnosis.budget, step)
     lines = [f"## {words.say(story.whole(diagnosis, 'section.budget'))}", ""]
     if not rows:

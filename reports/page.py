@@ -61,7 +61,7 @@ def _finding(
     from markupsafe import Markup
 
     gain = finding.gain
-    step = diagnosis.run.steps.median_ms
+    step = diagnosis.run.steps.length_ms
     evidence = []
     for item in finding.evidence:
         known = [window_index[id(w)] for w in item.windows if id(w) in window_index][:BUTTONS]
@@ -219,7 +219,7 @@ def render(
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, finalize=plain, trim_blocks=True
     )
-    step = diagnosis.run.steps.median_ms
+    step = diagnosis.run.steps.length_ms
     rows = budget.rows(diagnosis.budget, step)
     digits = 2 if step is not None and step < 10 else 1
     environment.filters.update(

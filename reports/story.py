@@ -73,7 +73,7 @@ def cost(diagnosis: Diagnosis, words: Catalog) -> str:
     idle = budget.idle_share(diagnosis)
     if not diagnosis.budget or idle < 0.0005:
         return ""
-    step = diagnosis.run.steps.median_ms
+    step = diagnosis.run.steps.length_ms
     if step is None:
         return words.say("cost.share", share=text.percent(idle))
     return words.say(
@@ -92,7 +92,7 @@ def together(diagnosis: Diagnosis, words: Catalog) -> str:
     replay = diagnosis.replay
     if diagnosis.together is not None:
         share = text.percent(diagnosis.together.reduction)
-        step = diagnosis.run.steps.median_ms
+        step = diagnosis.run.steps.length_ms
         if step is None:
             return words.say("together.share", share=share)
         return words.say(
@@ -126,17 +126,17 @@ def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:
     if diagnosis.budget:
         busy = max(0.0, 1.0 - budget.idle_share(diagnosis))
         note = ""
-        if steps.median_ms is not None:
+        if steps.length_ms is not None:
             of_step = whole(diagnosis, "key.of_step")
-            note = words.say(of_step, share=text.milliseconds(busy * steps.median_ms))
+            note = words.say(of_step, share=text.milliseconds(busy * steps.length_ms))
         figures.append(KeyFigure(words.say("key.busy"), text.percent(busy), note))
     best = diagnosis.together
     if best is not None:
         saved = text.percent(best.reduction)
         note = ""
-        if steps.median_ms is not None:
+        if steps.length_ms is not None:
             note = words.say(whole(diagnosis, "key.of_step"), share=saved)
-            saved = text.milliseconds(max(steps.median_ms - best.step_ms, 0.0))
+            saved = text.milliseconds(max(steps.length_ms - best.step_ms, 0.0))
         figures.append(KeyFigure(words.say("key.save"), saved, note, good=True))
     bound = diagnosis.bound
     note = ""
@@ -158,7 +158,7 @@ def gain_sentence(finding: Finding, diagnosis: Diagnosis, words: Catalog) -> str
             return words.say("finding.gain.untrusted", error=text.percent(replay.error))
         return words.say("finding.gain.unpriced")
     share = text.percent(gain.reduction)
-    step = diagnosis.run.steps.median_ms
+    step = diagnosis.run.steps.length_ms
     if step is None:
         return words.say("finding.gain.text.share", share=share)
     return words.say(

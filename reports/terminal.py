@@ -101,7 +101,7 @@ class _Printer:
 
 
 def _budget(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
-    step = diagnosis.run.steps.median_ms
+    step = diagnosis.run.steps.length_ms
     rows = budget.rows(diagnosis.budget, step)
     if not rows:
         out.line(words.say("budget.none"))
@@ -134,7 +134,7 @@ def _finding(
     number: int, finding: Finding, diagnosis: Diagnosis, out: _Printer, words: Catalog
 ) -> None:
     gain = finding.gain
-    step = diagnosis.run.steps.median_ms
+    step = diagnosis.run.steps.length_ms
     if gain is None:
         saving = words.say("finding.gain.none")
     else:
@@ -157,7 +157,7 @@ def _finding(
 
 
 def _together(diagnosis: Diagnosis, words: Catalog) -> str:
-    best, step = diagnosis.together, diagnosis.run.steps.median_ms
+    best, step = diagnosis.together, diagnosis.run.steps.length_ms
     if best is None or step is None:
         return story.together(diagnosis, words)
     return words.say(

@@ -109,9 +109,10 @@ class RunView:
         if prices is None:
             return None
         n = len(prices)
+        reduction = sum(p.reduction for p in prices) / n
         return Gain(
-            step_ms=sum(p.step_ns for p in prices) / n / 1e6,
-            reduction=sum(p.reduction for p in prices) / n,
+            step_ms=self.step_ms() * (1 - reduction),
+            reduction=reduction,
             low=sum(p.low for p in prices) / n,
             high=sum(p.high for p in prices) / n,
         )

@@ -119,9 +119,7 @@ def _credited(gain: Gain | None, run: RunView, share: float) -> Gain | None:
     if reduction < gain.reduction:
         how += "; only the time that this cause itself holds is counted"
     return Gain(
-        step_ms=gain.step_ms * (1 - reduction) / (1 - gain.reduction)
-        if gain.reduction < 1
-        else gain.step_ms,
+        step_ms=run.step_ms() * (1 - reduction),
         reduction=reduction,
         low=min(gain.low, reduction),
         high=min(gain.high, max(most, reduction)),

@@ -149,7 +149,6 @@ def _times(run: RunView, memory: float | None) -> int:
 def _gain(run: RunView, times: int) -> Gain | None:
     """Time per sample with `times` the batch, from a replay of the main device of each rank."""
     reductions: list[float] = []
-    step_ns: list[float] = []
     for rank in run.ranks:
         pricing = rank.main.pricing
         if not isinstance(pricing, DevicePricing) or not trusted(pricing):
@@ -161,11 +160,10 @@ def _gain(run: RunView, times: int) -> Gain | None:
         duration = np.where(fixed, program.dur_ns, program.dur_ns * grow).astype(np.int64)
         larger = replay(program, Change(device_ns=duration))
         per_sample = larger.mean_ns / times
-        step_ns.append(per_sample)
         reductions.append(1 - per_sample / pricing.replayed_ns if pricing.replayed_ns else 0.0)
     reduction = float(np.mean(reductions))
     return Gain(
-        step_ms=float(np.mean(step_ns)) / 1e6,
+        step_ms=run.step_ms() * (1 - max(reduction, 0.0)),
         reduction=max(reduction, 0.0),
         low=max(min(reductions) * 0.5, 0.0),
         high=max(reductions),
