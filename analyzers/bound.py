@@ -39,8 +39,8 @@ LITTLE = 0.05
 _HOST_BUCKETS = ("host", "sync", "checkpoint", "allocator", "launch")
 
 _WHY: dict[str, str] = {
-    "compute": "arithmetic on the device",
-    "bandwidth": "device memory bandwidth",
+    "compute": "arithmetic",
+    "bandwidth": "memory bandwidth",
     "input": "waiting for data",
     "communication": "communication between ranks",
     "host": "work on the host",
