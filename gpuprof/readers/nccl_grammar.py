@@ -424,7 +424,7 @@ LAUNCHER_RANK = re.compile(
 """Rank labels of Open MPI, torchrun and srun -l; the last can be a node, so it is a hint only."""
 
 BARE_HINT = re.compile(
-    rb"W(?:atchdog|orkNCCL|ARN )|N(?:CCL (?!CALL)|o space|o interface|o IP|ET/)|Last (?:error|NCCL)|"
+    rb"W(?:atchdog|orkNCCL|ARN )|N(?:CCL(?! CALL)|o space|o interface|o IP|ET/)|Last (?:error|NCCL)|"
     rb"C(?:UDA |uda f|onnect|ount |all to|CL version)|F(?:inger|ailed to|abric)|P(?:G status|2P D)|"
     rb"Got |Duplicate G|M(?:ultiple R|essage trunc|ismatch|NNVL)|A(?:F_INET|vg bus)|Error while|"
     rb"To our best|HAMI|ACSC|DMAR|AMD-Vi|GT/s|=== System|Pattern \d|GPU Direct|\+ [PN][CV][IL]\[|"

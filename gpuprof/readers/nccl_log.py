@@ -90,7 +90,7 @@ def read_nccl_log(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str
         for data in nccl_scan.chunks(Path(place)):
             reader.read(data, index)
     log = reader.finish()
-    if not (log.counts or log.events or log.transports or log.calls):
+    if not (reader.marked or log.counts or log.events or log.transports or log.calls):
         raise InputError(
             f"{places[0]} holds no line of NCCL, RCCL or PyTorch's process group",
             hint="record one with NCCL_DEBUG=INFO",
@@ -130,11 +130,13 @@ class _Reader:
         self.counts: Counter[str] = Counter()
         self.file = 0
         self.line = 1
+        self.marked = False
 
     def read(self, data: bytes, file: int) -> None:
         self.file = file
         first_line = self.line
         self.log.size_bytes += len(data)
+        self.marked = self.marked or nccl_scan.MARK in data
         for found in nccl_scan.scan(nccl_scan.Chunk(data, first_line)):
             if found.kinds:
                 self._prefixed(found)
