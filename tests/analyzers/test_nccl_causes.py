@@ -23,7 +23,9 @@ def test_every_labelled_case_is_answered_with_its_class() -> None:
     wrong = [row for row in rows if row.state == "wrong"]
     assert not wrong
     assert {row.case for row in rows if row.state == "among"} <= AMBIGUOUS
-    unanswered = [row for row in rows if row.source in ("log", "excerpt") and row.expected and not row.line]
+    unanswered = [
+        row for row in rows if row.source in ("log", "excerpt") and row.expected and not row.line
+    ]
     assert {row.expected for row in unanswered} <= {"acs_iommu"}  # topologies have no decisive line
     for row in rows:
         if row.source == "flight":
@@ -32,7 +34,9 @@ def test_every_labelled_case_is_answered_with_its_class() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_planted_faults_are_named_and_healthy_logs_are_not_accused(version: str, tmp_path: Path) -> None:
+def test_planted_faults_are_named_and_healthy_logs_are_not_accused(
+    version: str, tmp_path: Path
+) -> None:
     wrong = []
     for number, name in enumerate(("", "benign", *faults_of(version))):
         job = Job(version, seed=number, steps=6, gpus=4, launcher=LAUNCHERS[number % 4])
@@ -47,6 +51,10 @@ def test_planted_faults_are_named_and_healthy_logs_are_not_accused(version: str,
         if answer[:1] != ((fault.kind,) if fault else ()):
             wrong.append((name, answer))
         known = any(guilty in process.ranks.values() for process in log.processes)
-        if guilty is not None and known and guilty not in findings[0].ranks + findings[0].late_ranks:
+        if (
+            guilty is not None
+            and known
+            and guilty not in findings[0].ranks + findings[0].late_ranks
+        ):
             wrong.append((name, findings[0].ranks))
     assert not wrong

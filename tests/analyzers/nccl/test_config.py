@@ -34,14 +34,18 @@ def answer(tmp_path: Path) -> Callable[..., tuple[list[Finding], int | None]]:
         "straggler", "port_failed",
     ],
 )  # fmt: skip
-def test_fault_is_named_first(answer: Callable[..., tuple[list[Finding], int | None]], fault: str) -> None:
+def test_fault_is_named_first(
+    answer: Callable[..., tuple[list[Finding], int | None]], fault: str
+) -> None:
     findings, guilty = answer("2.30.7", fault)
     assert cause_classes(findings[0])[0] == FAULTS[fault].kind
     if guilty is not None:
         assert guilty in findings[0].ranks + findings[0].late_ranks
 
 
-def test_one_node_without_gdr_is_healthy(answer: Callable[..., tuple[list[Finding], int | None]]) -> None:
+def test_one_node_without_gdr_is_healthy(
+    answer: Callable[..., tuple[list[Finding], int | None]],
+) -> None:
     """GPUDirect RDMA serves traffic between nodes; on one node its absence costs nothing."""
     findings, _ = answer("2.27.7", "no_gdr", nodes=1)
     assert findings == []
@@ -59,8 +63,12 @@ def test_network_inside_a_host_is_named(tmp_path: Path) -> None:
     lines = []
     for rank in range(2):
         lines.append(f"n0:{rank}:1 [{rank}] NCCL INFO NCCL_SHM_DISABLE set by environment to 1.")
-        lines.append(f"n0:{rank}:1 [{rank}] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [{'send' if rank == 0 else 'receive'}] via NET/IB/0/GDRDMA")
-        lines.append(f"n0:{rank}:1 [{rank}] NCCL INFO comm 0xa{rank} rank {rank} nranks 2 cudaDev {rank} busId 1c000 commId 0x9 - Init COMPLETE")
+        lines.append(
+            f"n0:{rank}:1 [{rank}] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [{'send' if rank == 0 else 'receive'}] via NET/IB/0/GDRDMA"
+        )
+        lines.append(
+            f"n0:{rank}:1 [{rank}] NCCL INFO comm 0xa{rank} rank {rank} nranks 2 cudaDev {rank} busId 1c000 commId 0x9 - Init COMPLETE"
+        )
     path = tmp_path / "nccl.log"
     path.write_text("\n".join(lines) + "\n")
     (found,) = findings_from_commlog(read_nccl_log(path))
@@ -80,6 +88,8 @@ def test_defect_of_a_release_needs_its_trigger(tmp_path: Path) -> None:
     version = "n0:1:1 [0] NCCL INFO NCCL version 2.29.3+cuda13.0\n"
     path.write_text(version)
     assert findings_from_commlog(read_nccl_log(path)) == []
-    path.write_text(version + "n0:1:1 [0] NCCL INFO NCCL_COMM_ID set by environment to 10.0.0.1:4000\n")
+    path.write_text(
+        version + "n0:1:1 [0] NCCL INFO NCCL_COMM_ID set by environment to 10.0.0.1:4000\n"
+    )
     (found,) = findings_from_commlog(read_nccl_log(path))
     assert cause_classes(found)[0] == "nic_loopback"

@@ -115,7 +115,8 @@ def test_garbage_family_with_interface_variable_is_a_wrong_interface(tmp_path: P
 
 def test_no_answer_after_port_events_is_their_consequence(tmp_path: Path) -> None:
     text = (
-        P + "transport/net_ib.cc:839 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129\n"
+        P
+        + "transport/net_ib.cc:839 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129\n"
         "node2:5:6 [0] transport/net_ib.cc:90 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
     )
     assert read(tmp_path / "nccl.log", text)[0] == "ib_link_flap"

@@ -1,0 +1,78 @@
+"""Flight-recorder dumps: both forms, ranks from names or contents, hostile files."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from fixtures.flight_recorder import dump, entry
+from gpuprof.errors import InputError
+from gpuprof.readers.flight_recorder import read_flight_recorder
+
+
+@pytest.mark.parametrize("form", ["pickle", "json"])
+def test_both_forms_read_alike(tmp_path: Path, form: str) -> None:
+    content = dump(groups={"0": range(4)}, entries=[entry("0", 7, sizes=[[2, 3]])])
+    path = tmp_path / ("trace_3" if form == "pickle" else "trace_3.json")
+    path.write_bytes(pickle.dumps(content, 2) if form == "pickle" else json.dumps(content).encode())
+    rank = read_flight_recorder(path).ranks[3]
+    (one,) = rank.entries
+    assert (one.group, one.sequence, one.sizes, one.pending) == ("0", 7, ((2, 3),), True)
+    assert one.describe() == "all_reduce of 2x3 Float"
+    assert rank.groups["0"].ranks == (0, 1, 2, 3)
+
+
+def test_rank_from_the_groups_when_the_name_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "trace.pickle"
+    path.write_bytes(pickle.dumps(dump(groups={"a": [0, 2], "b": [1, 2]}, entries=[])))
+    assert list(read_flight_recorder(path).ranks) == [2]
+
+
+def test_folder_stands_for_its_dumps(tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(
+            pickle.dumps(dump(groups={"0": range(3)}, entries=[]))
+        )
+    (tmp_path / "notes.txt").write_text("not a dump")
+    assert sorted(read_flight_recorder(tmp_path).ranks) == [0, 1, 2]
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return print, ("owned",)
+
+
+@pytest.mark.parametrize(
+    "data", [pickle.dumps(Evil()), pickle.dumps([1]), b"", b"{", b"\x80\x02garbage", b'{"a": 1}'],
+    ids=["object", "list", "empty", "cut json", "cut pickle", "other json"],
+)  # fmt: skip
+def test_hostile_and_foreign_files_are_one_line_errors(
+    tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace_0"
+    path.write_bytes(data)
+    with pytest.raises(InputError):
+        read_flight_recorder(path)
+    assert capsys.readouterr().out == ""
+
+
+def test_two_dumps_of_one_rank_are_refused(tmp_path: Path) -> None:
+    for name in ("a_0", "b_0"):
+        (tmp_path / name).write_bytes(pickle.dumps(dump(groups={"0": [0, 1]}, entries=[])))
+    with pytest.raises(InputError, match="both of rank 0"):
+        read_flight_recorder(tmp_path)
+
+
+def test_odd_fields_do_not_fail(tmp_path: Path) -> None:
+    """Every field may be missing or of another type in a foreign file."""
+    content = {
+        "entries": [{}, {"process_group": 3, "input_sizes": "x", "frames": [1], "state": None}, 5],
+        "pg_config": [1],
+        "pg_status": {"a": 1},
+    }
+    path = tmp_path / "trace_0"
+    path.write_bytes(pickle.dumps(content))
+    assert len(read_flight_recorder(path).ranks[0].entries) == 2
