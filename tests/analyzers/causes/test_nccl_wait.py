@@ -1,0 +1,139 @@
+"""Cause 4: exposed communication, what it costs, and who waits for whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.traces import TraceBuilder
+from fixtures.views import COMPUTE, Machine, texts, view
+from gpuprof.analyzers.causes import nccl_wait
+from gpuprof.diagnosis import Finding, NotJudged, RuledOut
+
+GEMM = "ampere_sgemm_128x128_nn"
+
+
+def job(
+    *,
+    rank: int = 0,
+    world_size: int = 8,
+    compute_us: float = 700.0,
+    reduce_us: float = 300.0,
+    beside_us: float = 0.0,
+    host_us: float = 0.0,
+    elements: int = 8_000_000,
+    ddp: bool = True,
+) -> Machine:
+    """Steps of compute and one all-reduce; `beside_us` of the compute runs beside it."""
+    machine = Machine(rank=rank, world_size=world_size)
+    ranks = tuple(range(world_size))
+    for number in range(6):
+        with machine.step(number):
+            if ddp:
+                with machine.annotation("DistributedDataParallel.forward"):
+                    machine.work(1)
+            machine.work(host_us)
+            machine.kernel(GEMM, compute_us - beside_us)
+            machine.collective("allreduce", reduce_us, elements=elements, ranks=ranks, seq=number)
+            if beside_us:
+                machine.kernel(GEMM, beside_us)
+            machine.wait(COMPUTE, 20)
+            machine.kernel("multi_tensor_apply_kernel", 20)
+    return machine
+
+
+def test_exposed_communication_of_one_rank_is_found_with_size_and_bandwidth() -> None:
+    """300 of 1,020 µs in an all-reduce of 32 MB over 8 ranks: 187 GB/s of bus bandwidth."""
+    found = nccl_wait.judge(view(job().trace))
+    assert isinstance(found, Finding)
+    assert (found.cause, found.number, found.severity) == ("nccl-wait", 4, "critical")
+    assert found.share == pytest.approx(300 / 1020, abs=0.02)
+    assert found.gain is not None
+    assert found.gain.reduction == pytest.approx(300 / 1020, abs=0.02)
+    said = texts(found.evidence)
+    assert "1 × all-reduce of 32 MB a step: 0.30 ms alone of 0.30 ms" in said
+    assert "187 GB/s of bus bandwidth" in said
+    assert "can't be told without the other ranks' traces" in said
+    assert "bucket_cap_mb" in found.fixes[0].code
+    assert "gradient_as_bucket_view" in found.fixes[0].code
+    assert "NCCL_DEBUG=INFO" in texts(found.fixes)
+    assert found.late_ranks == ()
+
+
+def test_communication_beside_kernels_is_ruled_out() -> None:
+    verdict = nccl_wait.judge(view(job(reduce_us=300, beside_us=290).trace))
+    assert isinstance(verdict, RuledOut)
+    assert "of all communication runs beside other work" in verdict.why
+
+
+def test_a_host_that_sets_the_pace_gains_nothing_from_free_communication() -> None:
+    """20 % exposed, gain 0: the wait only moves."""
+    machine = Machine(world_size=2)
+    for number in range(6):
+        with machine.step(number):
+            machine.work(1_000)
+            machine.kernel(GEMM, 300)
+            machine.work(300)
+            machine.collective("allreduce", 300)
+            machine.wait(COMPUTE, 20)
+            machine.work(500)
+            machine.kernel(GEMM, 100)
+    verdict = nccl_wait.judge(view(machine.trace))
+    assert isinstance(verdict, RuledOut)
+    assert "sets the pace" in verdict.why
+    assert "0.0 % shorter" in verdict.why
+
+
+def test_without_collectives_there_is_nothing_to_wait_for() -> None:
+    machine = Machine()
+    for number in range(3):
+        with machine.step(number):
+            machine.kernel(GEMM, 300)
+    verdict = nccl_wait.judge(view(machine.trace))
+    assert isinstance(verdict, RuledOut)
+    assert verdict.why == "no collective ran in the recorded steps"
+
+
+def gloo(*, waits: bool) -> TraceBuilder:
+    """A CPU rank whose all-reduce runs on a thread of its own; `waits`: the training thread is
+    recorded inside it."""
+    trace = TraceBuilder(gpu="", world_size=300, backend="gloo")
+    for number in range(5):
+        begun = 1000.0 * number
+        trace.step(number, start_us=begun, dur_us=1000)
+        trace.op("aten::mm", start_us=begun, dur_us=200)
+        trace.annotation("gloo:all_reduce", start_us=begun + 200, dur_us=700, thread=2)
+        if waits:
+            trace.op("c10d::allreduce_", start_us=begun + 210, dur_us=690)
+    return trace
+
+
+def test_a_collective_on_another_thread_of_the_cpu_is_not_judged_from_one_rank() -> None:
+    verdict = nccl_wait.judge(view(gloo(waits=False)))
+    assert isinstance(verdict, NotJudged)
+    assert "thread of its own" in verdict.missing
+    assert verdict.command
+
+
+def test_a_training_thread_inside_a_collective_waits() -> None:
+    found = nccl_wait.judge(view(gloo(waits=True)))
+    assert isinstance(found, Finding)
+    assert found.share == pytest.approx(0.7, abs=0.02)
+
+
+def test_all_to_alls_get_advice_that_fits_them() -> None:
+    machine = Machine(world_size=4)
+    for number in range(5):
+        with machine.step(number), machine.annotation("DistributedDataParallel.forward"):
+            machine.kernel(GEMM, 300)
+            machine.collective(
+                "all_to_allv",
+                200,
+                kernel="ncclDevKernel_SendRecv(ncclDevComm*, unsigned long)",
+                ranks=(0, 1, 2, 3),
+            )
+            machine.wait(COMPUTE, 20)
+            machine.kernel(GEMM, 300)
+    found = nccl_wait.judge(view(machine.trace))
+    assert isinstance(found, Finding)
+    assert "all-to-all" in texts(found.evidence)
+    assert "bucket_cap_mb" not in texts(found.fixes)
