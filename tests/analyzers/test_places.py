@@ -1,0 +1,128 @@
+"""Places: whose line a moment is, and whose it is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fixtures.runs import Job, training
+from fixtures.traces import TraceBuilder
+from gpuprof.analyzers.host import HostActivity, host_activity
+from gpuprof.analyzers.launches import find_launches
+from gpuprof.analyzers.places import MAX_PLACES, is_user_frame, lines_of, records_lines
+from gpuprof.analyzers.steps import find_marks
+from gpuprof.diagnosis import Place
+from gpuprof.trace import Trace
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "train.py(12): step",
+        "/home/me/project/model.py(3): forward",
+        "C:\\work\\train.py(7): main",
+        "src/torchy/loop.py(1): run",
+        "gpuprof/workloads/slow_loader.py(40): main",
+        "<ipython>/cell.py(1): f",
+    ],
+)
+def test_the_users_frames(frame: str) -> None:
+    assert is_user_frame(frame)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "torch/nn/modules/module.py(1501): _call_impl",
+        "/usr/lib/python3.11/threading.py(9): run",
+        "/venv/lib/python3.11/site-packages/mylib/x.py(1): f",
+        "/opt/dist-packages/x.py(1): f",
+        "contextlib.py(12): inner",
+        "json/decoder.py(1): decode",
+        "transformers/trainer.py(1): train",
+        "gpuprof/session.py(1): step",
+        "<built-in method matmul of type object at 0x7f>",
+        "<frozen runpy>(1): f",
+        "nn.Module: Linear_0",
+        "",
+    ],
+)
+def test_frames_of_libraries_are_not_the_users(frame: str) -> None:
+    assert not is_user_frame(frame)
+
+
+def read(job: Job | TraceBuilder) -> tuple[Trace, HostActivity]:
+    trace = (job.trace if isinstance(job, Job) else job).trace()
+    return trace, host_activity(trace, find_launches(trace), find_marks(trace).lane)
+
+
+def lines(
+    job: Job | TraceBuilder, moments: dict[float, float], whole: float, lane: int = -1
+) -> tuple[Place, ...]:
+    trace, host = read(job)
+    return lines_of(
+        trace,
+        host,
+        np.full(len(moments), host.main_lane if lane < 0 else lane, np.int64),
+        np.array([TraceBuilder.ns(us) for us in moments], np.int64),
+        np.array(list(moments.values()), np.float64),
+        whole,
+    )
+
+
+def nested() -> TraceBuilder:
+    """train.py(1): main > train.py(30): train_step > torch > train.py(31): loss."""
+    return (
+        TraceBuilder()
+        .step(0, start_us=0, dur_us=1_000)
+        .launch_kernel("k", launch_us=5, start_us=20, dur_us=5)
+        .python("train.py(1): main", start_us=0, dur_us=1_000)
+        .python("train.py(30): train_step", start_us=100, dur_us=800)
+        .python("torch/nn/modules/module.py(1501): _call_impl", start_us=200, dur_us=500)
+        .python("train.py(31): loss", start_us=300, dur_us=100)
+    )
+
+
+def test_the_innermost_line_of_the_user_answers() -> None:
+    found = lines(nested(), {350: 60.0, 600: 30.0, 950: 10.0}, whole=200.0)
+    assert [(p.file, p.line, p.function, p.share) for p in found] == [
+        ("train.py", 31, "loss", 0.3),
+        ("train.py", 30, "train_step", 0.15),
+        ("train.py", 1, "main", 0.05),
+    ]
+
+
+def test_light_lines_are_noise_and_there_are_at_most_five() -> None:
+    trace = TraceBuilder().step(0, start_us=0, dur_us=10_000)
+    moments = {}
+    for i in range(12):
+        trace.python(f"train.py({i + 1}): f{i}", start_us=100 * i, dur_us=100)
+        moments[100 * i + 50.0] = 100.0 if i < 8 else 1.0
+    found = lines(trace, moments, whole=1_000)
+    assert len(found) == MAX_PLACES
+    assert all(place.share == pytest.approx(0.1) for place in found)
+
+
+def test_the_backward_thread_is_answered_for_by_its_caller() -> None:
+    trace = nested().launch_kernel("b", launch_us=350, start_us=380, dur_us=5, thread=2)
+    read_trace, _ = read(trace)
+    other = int(find_launches(read_trace).lane[1])
+    found = lines(trace, {350: 1.0}, whole=1.0, lane=other)
+    assert [(p.file, p.line) for p in found] == [("train.py", 31)]
+
+
+def test_stacks_of_old_traces_name_lines_as_well() -> None:
+    stack = "torch/nn/functional.py(9): linear;model.py(7): forward;train.py(3): main"
+    trace = TraceBuilder().op("aten::mm", start_us=0, dur_us=100, stack=stack)
+    assert records_lines(trace.trace())
+    assert [(p.file, p.line) for p in lines(trace, {50: 1.0}, whole=1.0)] == [("model.py", 7)]
+
+
+def test_without_lines_there_are_none() -> None:
+    job = training(2)
+    assert not records_lines(job.trace.trace())
+    assert lines(job, {50: 1.0}, whole=1.0) == ()
+
+
+def test_no_moments_have_no_lines() -> None:
+    assert lines(nested(), {}, whole=1.0) == ()
