@@ -125,8 +125,8 @@ class TorchRecorder:
             self._open_window(self._left[0])
 
     def _open_window(self, window: Window) -> None:
-        import torch  # noqa: PLC0415
-        from torch import profiler  # noqa: PLC0415
+        import torch
+        from torch import profiler
 
         if torch.autograd._profiler_enabled():
             raise RuntimeError("another torch profiler is already active in this process")
@@ -180,7 +180,7 @@ class TorchRecorder:
 
 def _rank() -> int:
     """This process's rank: torch.distributed's word, else the launcher's, else 0."""
-    import torch.distributed as dist  # noqa: PLC0415
+    import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
         return int(dist.get_rank())
@@ -195,7 +195,7 @@ def named_calls() -> Iterator[None]:
     A plain trace shows neither: writing a checkpoint runs no operator, and looks like any other
     Python. The functions do what they did; only a name is put around them.
     """
-    import torch  # noqa: PLC0415
+    import torch
 
     with ExitStack() as stack:
         for module, name in ((torch, "save"), (os, "fsync")):
@@ -205,7 +205,7 @@ def named_calls() -> Iterator[None]:
 
 @contextmanager
 def _named(module: ModuleType, name: str) -> Iterator[None]:
-    from torch.profiler import record_function  # noqa: PLC0415
+    from torch.profiler import record_function
 
     original: Callable[..., Any] = getattr(module, name)
     label = f"{module.__name__}.{name}"
@@ -229,7 +229,7 @@ def steps_from_optimizers(on_step: Callable[[], None]) -> Iterator[None]:
 
     The first optimizer that steps sets the beat: a loop may step several of them in one step.
     """
-    from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: PLC0415
+    from torch.optim.optimizer import register_optimizer_step_post_hook
 
     beat: list[int] = []
 

@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     out, skip, steps, attributed, needs, script, *rest = arguments
     first_rank = os.environ.get("RANK", "0") == "0"
 
-    import torch  # noqa: PLC0415
+    import torch
 
     has_gpu = torch.cuda.is_available()
     if first_rank:
