@@ -1,0 +1,207 @@
+"""Who comes late to collectives: the split of waiting, the blame for it, and the test for chance.
+
+A collective that no rank can leave before all have come takes, on each rank, the transfer plus the
+time until the last rank arrives. So the shortest duration over ranks is the transfer, what a rank
+spends above it is waiting, and the rank that waits least came last. Durations alone say this: the
+clocks of the ranks need not agree.
+
+Blame. The wait that is worth explaining is that of the rank in the middle: half of the ranks are
+always early. It is shared among the ranks that came after the middle one as Littlechild and Owen
+(1973) share the cost of a runway among the aircraft that need it: each stretch of waiting is borne
+in equal parts by all ranks that had not arrived yet. The shares add up to the middle rank's wait,
+two ranks that are late together bear half each, and a rank that came before the middle bears
+nothing.
+
+Chance. Some rank is last in every collective. Where all ranks are alike, each is the last of R with
+probability 1/R, from sample to sample independently, so the number of times is binomial; the tail
+is multiplied by the number of ranks that could have been accused (Bonferroni).
+
+What is a sample? All ranks leave a collective together, so how late they come to the next one is
+decided anew; but what makes a rank late may last a whole step (a long sequence, a slow batch), and
+then the collectives of that step are one observation, not many. So steps are the samples, and a
+rank is late in a step when it bears at least half as much as the rank that bears most. A recording
+may be too short for that: where a rank is late in every recorded step and even that can't be told
+from chance, its collectives are the samples and the answer does not claim to hold for other steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+SIGNIFICANCE = 0.01
+"""At most one balanced run of a hundred is accused of having a late rank, over all its ranks."""
+
+LATE_FROM = 0.02
+"""Waits that cost less than 2 % of the step are not worth naming a rank for: the replay does not
+offer a gain below that either (`causes.base.LEAST_GAIN`)."""
+
+DECISIVE_NS = 10_000
+DECISIVE_FRAC = 0.1
+"""A collective tells who came last when the middle rank waited more than 10 µs and a tenth of the
+transfer: in real traces of eight ranks that arrive together, ends differ by up to 50 µs in 600."""
+
+HALF = 0.5
+"""A rank that bears half as much as the worst one of a step is late in it as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """A rank that the others wait for.
+
+    times: in how many of `of` samples it was late. samples: what was counted; "collectives" where
+    the recorded steps are too few to tell a lasting cause from one that lasts a step.
+    share: of the step, that the middle rank waits for it. robust_share: the same without the sample
+    that costs most. p_value: chance that some rank of a balanced run is late as often.
+    """
+
+    rank: int
+    times: int
+    of: int
+    samples: Literal["steps", "collectives"]
+    share: float
+    robust_share: float
+    p_value: float
+
+    @property
+    def lasting(self) -> bool:
+        """Whether enough steps were recorded to say that it is late in others too."""
+        return self.samples == "steps"
+
+
+def split(duration_ns: F64, stretch: F64 | None = None) -> tuple[F64, F64]:
+    """Waiting and transfer of collectives.
+
+    Args:
+        duration_ns: (n_ranks, n), NaN where a rank has no part.
+        stretch: How many times as much as the smallest message the largest one is, (n,): what may
+            be transfer on a rank with more data is not called waiting.
+
+    Returns:
+        wait_ns, (n_ranks, n), NaN where a rank has no part; transfer_ns, (n,).
+    """
+    if not duration_ns.shape[1]:
+        return duration_ns, np.zeros(0)
+    transfer = np.nanmin(duration_ns, axis=0)
+    if stretch is not None:
+        transfer = transfer * np.maximum(stretch, 1.0)
+    return np.maximum(duration_ns - transfer, 0.0), transfer
+
+
+def blame(wait_ns: F64) -> F64:
+    """Shares the wait of the middle rank among those that came after it, (n_ranks, n).
+
+    Args:
+        wait_ns: Wait of each rank in each collective, (n_ranks, n), no NaN.
+    """
+    n_ranks, n = wait_ns.shape
+    result = np.zeros_like(wait_ns)
+    if n_ranks < 2 or not n:
+        return result
+    order = np.argsort(wait_ns, axis=0, kind="stable")  # the last to come first
+    middle = n_ranks // 2
+    late = np.take_along_axis(wait_ns, order[: middle + 1], axis=0)
+    stretches = np.diff(late, axis=0)  # row i: between arrivals i and i + 1, borne by i + 1 ranks
+    per_rank = stretches / np.arange(1, middle + 1)[:, None]
+    borne = np.cumsum(per_rank[::-1], axis=0)[::-1]
+    np.put_along_axis(result, order[:middle], borne, axis=0)
+    return result
+
+
+def middle_wait(wait_ns: F64) -> F64:
+    """Wait of the middle rank in each collective, (n,): what `blame` adds up to."""
+    middle: F64 = np.partition(wait_ns, wait_ns.shape[0] // 2, axis=0)[wait_ns.shape[0] // 2]
+    return middle
+
+
+def decisive(wait_ns: F64, transfer_ns: F64) -> Bools:
+    """In which collectives one can see who came last, (n,)."""
+    if not wait_ns.shape[1]:
+        return np.zeros(0, np.bool_)
+    least = np.maximum(DECISIVE_NS, DECISIVE_FRAC * transfer_ns)
+    seen: Bools = middle_wait(wait_ns) > least
+    return seen
+
+
+def find_late(
+    ranks: tuple[int, ...], blame_ns: F64, step_ns: F64, last: F64, chance: F64, worst_ns: F64
+) -> tuple[LateRank, ...]:
+    """The ranks that are late more often than chance lets them, at a cost; the costliest first.
+
+    Args:
+        ranks: Their numbers, (n_ranks,).
+        blame_ns: What each bears of each step, (n_ranks, n_steps).
+        step_ns: Length of each step, (n_steps,).
+        last: In how many decisive collectives each came last, (n_ranks,).
+        chance: How often each would by chance, (n_ranks, 2): expected number, and of how many.
+        worst_ns: The most that each bears of one collective, (n_ranks,).
+    """
+    n_ranks, n_steps = blame_ns.shape
+    total = float(step_ns.sum())
+    if n_ranks < 2 or not n_steps or total <= 0:
+        return ()
+    most = blame_ns.max(axis=0)
+    late_in = (blame_ns >= HALF * most) & (most > 0)
+    expected = float((late_in.sum(axis=0) / n_ranks).mean())
+    share = blame_ns.sum(axis=1) / total
+    robust = _without_worst(blame_ns, step_ns, worst_ns)
+    found = []
+    for i in np.flatnonzero((share >= LATE_FROM) & (robust >= LATE_FROM)).tolist():
+        cost = float(share[i]), float(robust[i])
+        times = int(late_in[i].sum())
+        p_value = n_ranks * at_least(times, n_steps, expected)
+        if p_value <= SIGNIFICANCE:
+            found.append(LateRank(ranks[i], times, n_steps, "steps", *cost, p_value))
+        elif times == n_steps:  # the best record there can be: steps alone can't decide
+            seen, of = int(last[i]), int(chance[i, 1])
+            rate = float(chance[i, 0]) / of if of else 0.0
+            p_value = n_ranks * at_least(seen, of, rate)
+            if p_value <= SIGNIFICANCE:
+                found.append(LateRank(ranks[i], seen, of, "collectives", *cost, p_value))
+    return tuple(sorted(found, key=lambda one: -one.share))
+
+
+def _without_worst(blame_ns: F64, step_ns: F64, worst_ns: F64) -> F64:
+    """Share of the step that each rank costs without its single worst sample: a step where there
+    are three or more, else one collective. One hiccup, however long, makes no late rank."""
+    if blame_ns.shape[1] < 3:
+        rest: F64 = (blame_ns.sum(axis=1) - worst_ns) / step_ns.sum()
+        return rest
+    worst = np.argmax(blame_ns, axis=1)
+    kept = blame_ns.sum(axis=1) - blame_ns[np.arange(len(worst)), worst]
+    left: F64 = kept / np.maximum(step_ns.sum() - step_ns[worst], 1.0)
+    return left
+
+
+def at_least(k: int, n: int, p: float) -> float:
+    """P(X >= k) for n independent events of mean probability p.
+
+    The binomial tail. For events of unequal probabilities it is never below the truth where
+    k >= n p + 1 (Hoeffding 1956, theorem 5), and smaller k are never significant.
+
+    Args:
+        k: The count.
+        n: How many events.
+        p: Their mean probability.
+    """
+    if k <= 0:
+        return 1.0
+    if k > n or p <= 0.0:
+        return 0.0
+    if p >= 1.0 or k < n * p + 1:
+        return 1.0
+    i = np.arange(k, n + 1, dtype=np.float64)
+    log_terms = np.cumsum(np.log((n - i[:-1]) / (i[:-1] + 1)) + math.log(p / (1 - p)))
+    first = (
+        math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+        + k * math.log(p) + (n - k) * math.log1p(-p)
+    )  # fmt: skip
+    return min(1.0, math.exp(first) * (1.0 + float(np.exp(log_terms).sum())))
