@@ -58,7 +58,7 @@ class Region(IntEnum):
     CHECKPOINT = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """One stretch of whole steps on one device.
 
@@ -82,8 +82,9 @@ class Program:
     stream_ready_ns: when each stream is free of work launched before. host_start_ns: when the
     host begins. origin_ns: the end of the step before. measured_ns: length of each step as
     recorded, (n_steps,). host_lead_ns: how much longer the host took for these steps than the
-    device, 0 where it did not: the backlog that it let shrink. steps_used: first and last step, both inclusive. ends_with_host: whether
-    the last step lasts until the host is done (it does where it is the recording's last one).
+    device, 0 where it did not: the backlog that it let shrink. steps_used: first and last step,
+    both inclusive. ends_with_host: whether the last step lasts until the host is done (it does
+    where it is the recording's last one).
     """
 
     n_steps: int

@@ -13,6 +13,7 @@ done. Everything else (a delay that none of this explains) stays as it was obser
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +100,7 @@ def replay(program: Program, change: Change | None = None) -> Replayed:
         _host_costs(program, change).tolist(),
         np.rint(call).astype(np.int64).tolist(),
         (program.waits & ~freed).tolist(),
-        duration.tolist(),
+        (duration + program.lag_ns).tolist(),
     )
     ends = np.full(program.n_steps, program.origin_ns, np.int64)
     np.maximum.at(ends, program.event_step, event_end)
@@ -129,37 +130,66 @@ def _host_costs(program: Program, change: Change) -> I64:
     return whole
 
 
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """What the loop reads and no change touches, as lists (three times as fast as arrays here).
+
+    events: of each item. others: of each event, the events of other streams that it follows.
+    """
+
+    events: list[range]
+    stream: list[int]
+    latency: list[int]
+    tail: list[int]
+    others: list[tuple[int, ...]] | None
+
+
+@lru_cache(maxsize=8)
+def _tables(program: Program) -> _Tables:
+    others = None
+    if len(program.stream_ready_ns) > 1:
+        others = [
+            tuple(event for event in row if event != NO_EVENT) for row in program.after.tolist()
+        ]
+    first, count = program.first_event.tolist(), program.n_events.tolist()
+    return _Tables(
+        events=[range(a, a + n) for a, n in zip(first, count, strict=True)],
+        stream=program.stream.tolist(),
+        latency=program.latency_ns.tolist(),
+        tail=program.tail_ns.tolist(),
+        others=others,
+    )
+
+
 def _run(
-    program: Program, work: list[int], call: list[int], waits: list[bool], duration: list[int]
+    program: Program, work: list[int], call: list[int], waits: list[bool], occupied: list[int]
 ) -> tuple[I64, int]:
-    """The loop: when each event is done, and when the host is."""
-    n_streams = len(program.stream_ready_ns)
+    """The loop: when each event is done, and when the host is.
+
+    Comparisons are written out: `max` would double the time of the whole analysis.
+    """
+    tables = _tables(program)
+    stream, latency, others = tables.stream, tables.latency, tables.others
     ready = program.stream_ready_ns.tolist()
-    end = [0] * len(duration)
-    stream = program.stream.tolist()
-    latency = program.latency_ns.tolist()
-    lag = program.lag_ns.tolist()
-    after = program.after.tolist() if n_streams > 1 else None
-    first = program.first_event.tolist()
-    count = program.n_events.tolist()
-    tail = program.tail_ns.tolist()
+    end = [0] * len(occupied)
     wait_events = program.wait_events
     clock = program.host_start_ns
-    for item in range(len(work)):
+    for item, events in enumerate(tables.events):
         clock += work[item]
-        for event in range(first[item], first[item] + count[item]):
+        for event in events:
             s = stream[event]
             begin = clock + latency[event]
-            begin = max(begin, ready[s])
-            if after is not None:
-                for earlier in after[event]:
-                    if earlier != NO_EVENT and end[earlier] > begin:
+            if ready[s] > begin:  # noqa: PLR1730
+                begin = ready[s]
+            if others is not None:
+                for earlier in others[event]:
+                    if end[earlier] > begin:  # noqa: PLR1730
                         begin = end[earlier]
-            done = begin + lag[event] + duration[event]
-            end[event] = done
-            ready[s] = done
+            ready[s] = end[event] = begin + occupied[event]
         clock += call[item]
         if waits[item]:
+            tail = tables.tail[item]
             for event in wait_events[item]:
-                clock = max(clock, end[event] + tail[item])
+                if end[event] + tail > clock:  # noqa: PLR1730
+                    clock = end[event] + tail
     return np.array(end, np.int64), clock
