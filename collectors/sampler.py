@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from gpuprof import __version__
 from gpuprof.collectors.host import Source, node_sources
 from gpuprof.collectors.host_process import METRICS as PROCESS_METRICS
 from gpuprof.collectors.host_process import ProcessReader, allowed
+from gpuprof.collectors.sampler_client import DISK_EXIT
 from gpuprof.collectors.sampler_lock import Member, NodeLock, Roster, alive, born_ticks
 from gpuprof.collectors.segments import MAX_BYTES, SegmentWriter
 from gpuprof.collectors.tier_output import TierOutput
@@ -68,6 +70,7 @@ class Sampler:
         self.host = _grouped(node_sources(), self.columns)
         self.ranks: dict[int, tuple[ProcessReader, TierOutput]] = {}
         self.stopped = ""
+        self.lost_told = 0
         self.worker: WorkerProcess | None = None
         if not options.no_gpu:
             rates = ["--fast-hz", str(options.fast_hz), "--slow-hz", str(options.slow_hz)]
@@ -165,7 +168,7 @@ class Sampler:
             if not text.startswith((b'{"k":"row"', b'{"k":"ring"')):
                 self._note_from_worker(text)
         if lines:
-            self.writer.write(b"".join(lines))
+            self.write(b"".join(lines))
         if happened:
             self.emit([Note(t=time.monotonic_ns(), text=happened)])
 
@@ -188,7 +191,13 @@ class Sampler:
             self._keep(record, text)
             texts.append(text)
         if texts:
-            self.writer.write(b"".join(texts))
+            self.write(b"".join(texts))
+
+    def write(self, lines: bytes) -> None:
+        """Appends lines; when the disk takes them again after a while, says how many it lost."""
+        if self.writer.write(lines) and self.writer.lost_lines > self.lost_told:
+            lost, self.lost_told = self.writer.lost_lines - self.lost_told, self.writer.lost_lines
+            self.writer.write(line(Note(t=time.monotonic_ns(), text=f"{lost} records were lost")))
 
     def _keep(self, record: Record, text: bytes) -> None:
         """Remembers what each new segment has to repeat."""
@@ -254,7 +263,11 @@ def _member(text: str) -> Member:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the sampler; see the module's docstring. Exit status 0, also for a second one."""
+    """Runs the sampler; see the module's docstring.
+
+    Exit status 0, also for a second one; `DISK_EXIT` when the folder cannot be written, or when
+    records were lost because it could not.
+    """
     parser = argparse.ArgumentParser(prog="python -m gpuprof.collectors.sampler")
     parser.add_argument("--out", type=Path, required=True, help="folder for the recording")
     parser.add_argument("--pids", type=_member, nargs="*", default=[], metavar="PID[:RANK[:UUIDS]]")
@@ -266,7 +279,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not 0.1 <= options.fast_hz <= 100 or not 0.01 <= options.slow_hz <= options.fast_hz:
         parser.error("rates: 0.1 to 100 Hz, the slow one below the fast one")
-    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        sys.stderr.write(f"gpuprof sampler: {options.out}: {error.strerror}\n")
+        return DISK_EXIT
     roster, lock = Roster(options.out), NodeLock(options.out)
     parents = [Member(pid=pid, born=born_ticks(pid) or 0, role="parent") for pid in options.parent]
     for member in (*options.pids, *parents):
@@ -276,8 +293,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if time.monotonic() > until:
             return 0  # the other one has our members on its roster
         time.sleep(0.1)
-    Sampler(options.out, options, lock, roster).run()
-    return 0
+    sampler = Sampler(options.out, options, lock, roster)
+    sampler.run()
+    return DISK_EXIT if sampler.writer.lost_lines else 0
 
 
 if __name__ == "__main__":

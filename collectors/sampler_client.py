@@ -14,6 +14,8 @@ from pathlib import Path
 
 from gpuprof.collectors.sampler_lock import Member, NodeLock, Roster, alive, born_ticks
 
+DISK_EXIT = 4
+"""The sampler's exit status when its folder could not be written."""
 STOP_S = 1.5
 """How long a stopped sampler is waited for before it is killed."""
 
@@ -23,6 +25,15 @@ class SamplerHandle:
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path) -> None:
         self.process, self._out = process, out
+
+    def problem(self) -> str:
+        """What went wrong, in one line; "" as long as nothing is known to have."""
+        code = self.process.poll()
+        if code is None or code == 0:
+            return ""
+        if code == DISK_EXIT:
+            return f"{self._out} could not be written: samples of GPUs and host are missing"
+        return f"the sampler ended (exit status {code}): samples of GPUs and host are missing"
 
     def leave(self, pids: Sequence[int]) -> None:
         """Takes processes off the list without waiting; the sampler ends when none is left."""

@@ -7,6 +7,7 @@ but the first one is dropped: the start of a run and its recent past stay.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import re
@@ -61,6 +62,8 @@ class SegmentWriter:
                 self._rotate()
             if self._file is None:
                 self._open()
+            elif os.fstat(self._file).st_nlink == 0:  # written to nobody's use
+                raise FileNotFoundError(errno.ENOENT, "the recording was deleted")
             self._append(lines)
         except OSError as error:
             self.failed = error.strerror or str(error)
@@ -88,7 +91,7 @@ class SegmentWriter:
 
     def _open(self) -> None:
         if not self._folder.is_dir():
-            raise FileNotFoundError(2, "the output folder is gone")
+            raise FileNotFoundError(errno.ENOENT, "the output folder is gone")
         path = self._path(self._number)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         self._file = os.open(path, flags, 0o644)

@@ -226,6 +226,16 @@ def test_a_deleted_folder_does_not_stop_it(tmp_path: Path, job: subprocess.Popen
     handle.stop([job.pid])
     wait_for(lambda: ended(handle), "the end")
     assert not out.exists()
+    assert "could not be written" in handle.problem()
+
+
+def test_a_folder_that_cannot_be_made_is_a_problem_in_one_line(
+    tmp_path: Path, job: subprocess.Popen[bytes]
+) -> None:
+    (tmp_path / "file").write_text("")
+    handle = start(tmp_path / "file/out", ranks=[(job.pid, 0)])
+    wait_for(lambda: ended(handle), "the end")
+    assert "could not be written" in handle.problem()
 
 
 def test_wrong_arguments_are_told_in_one_line(tmp_path: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
 import shutil
 from pathlib import Path
+
+import pytest
 
 from gpuprof.collectors.segments import SegmentWriter
 
@@ -62,9 +66,38 @@ def test_a_deleted_folder_is_no_exception_and_is_not_made_again(tmp_path: Path) 
     writer = SegmentWriter(folder, "n", head, segment_bytes=10)
     assert writer.write(b"0123456789\n")
     shutil.rmtree(folder)
-    writer.write(b"x\n")  # the open file may still take it
-    writer.write(b"y\n")
+    assert not writer.write(b"x\n")
+    assert not writer.write(b"y\n")
     assert not folder.exists()
     assert writer.failed
-    assert writer.lost_lines >= 1
+    assert writer.lost_lines == 2
     writer.close()
+
+
+def test_a_full_disk_loses_what_it_must_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that stops in the middle of a line must not spoil the line after it."""
+    writer = SegmentWriter(tmp_path, "n", head)
+    writer.write(b"one\n")
+    real, room = os.write, [2]
+
+    def write(file: int, data: bytes) -> int:
+        if room[0] <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done = real(file, bytes(data)[: room[0]])
+        room[0] -= done
+        return done
+
+    monkeypatch.setattr(os, "write", write)
+    assert not writer.write(b"two\n")
+    assert writer.failed == "No space left on device"
+    assert not writer.write(b"three\n")
+    assert writer.lost_lines == 2
+    monkeypatch.setattr(os, "write", real)
+    writer._retry_at_s = 0.0
+    assert writer.write(b"four\n")
+    writer.close()
+    text = b"".join(path.read_bytes() for path in sorted(tmp_path.iterdir()))
+    assert b"four" in text.splitlines()
+    assert b"one" in text.splitlines()
