@@ -18,11 +18,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fixtures.nccl_cases import CASES, labelled_rows  # noqa: E402
-from fixtures.nccl_faults import BENIGN  # noqa: E402
-from fixtures.nccl_logs import LAUNCHERS, VERSIONS, Job, build_log, faults_of  # noqa: E402
-from gpuprof.analyzers.nccl_causes import cause_classes, findings_from_commlog  # noqa: E402
-from gpuprof.readers.nccl_log import read_nccl_log  # noqa: E402
+from fixtures.nccl_cases import CASES, labelled_rows
+from fixtures.nccl_faults import BENIGN
+from fixtures.nccl_logs import LAUNCHERS, VERSIONS, Job, build_log, faults_of
+from gpuprof.analyzers.nccl_causes import cause_classes, findings_from_commlog
+from gpuprof.readers.nccl_log import read_nccl_log
 
 
 def labelled() -> None:

@@ -34,7 +34,8 @@ judged = time.perf_counter()
 found = findings_from_commlog(log)
 judged = time.perf_counter() - judged
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(log.size_bytes, wall, cpu, judged, peak, base, len(log.processes), len(log.transports), len(found))
+rows = len(log.processes), len(log.transports), len(found)
+print(log.size_bytes, wall, cpu, judged, peak, base, *rows)
 """
 
 
@@ -70,14 +71,21 @@ def write_log(path: Path, size_bytes: int, ranks: int) -> None:
                         f"{other % ranks}[{other % 8}] {way}via {via}"
                     )
                 elif kind < 0.9:
-                    block.append(head + rng.choice((
-                        "threadThresholds 8/8/64 | 4096/8/64 | 512 | 512",
-                        "P2P Chunksize set to 131072",
-                        "channel.cc:42 Cuda Alloc Size 1216 pointer 0x7f4036e00000",
-                        "Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1 [2] 2/-1/-1->0->-1",
-                    )))
+                    block.append(
+                        head
+                        + rng.choice(
+                            (
+                                "threadThresholds 8/8/64 | 4096/8/64 | 512 | 512",
+                                "P2P Chunksize set to 131072",
+                                "channel.cc:42 Cuda Alloc Size 1216 pointer 0x7f4036e00000",
+                                "Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1 [2] 2/-1/-1->0->-1",
+                            )
+                        )
+                    )
                 else:
-                    block.append(f"[{rank}] step {number} loss 2.31 lr 0.0001 tokens/s 123123 norm 1.2")
+                    block.append(
+                        f"[{rank}] step {number} loss 2.31 lr 0.0001 tokens/s 123123 norm 1.2"
+                    )
             file.write("\n".join(block) + "\n")
 
 
@@ -95,7 +103,8 @@ def main() -> None:
             [sys.executable, "-c", MEASURE, str(path)], check=True, capture_output=True, text=True
         ).stdout.split()
     size, wall, cpu, judged, peak, base = (float(word) for word in output[:6])
-    print(f"{'size':>10} {'ranks':>6} {'MB/s wall':>10} {'MB/s core':>10} {'peak MB':>8} {'judge s':>8}")
+    heads = ("size", "ranks", "MB/s wall", "MB/s core", "peak MB", "judge s")
+    print("{:>10} {:>6} {:>10} {:>10} {:>8} {:>8}".format(*heads))
     print(
         f"{size / 1e6:8.0f}MB {arguments.ranks:6d} {size / 1e6 / wall:10.0f} "
         f"{size / 1e6 / cpu:10.0f} {peak / 1024:8.0f} {judged:8.2f}"
@@ -104,7 +113,6 @@ def main() -> None:
         f"written in {made:.0f} s; {output[6]} processes, {output[7]} distinct transports, "
         f"{output[8]} findings; the interpreter with imports takes {base / 1024:.0f} MB"
     )
-
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ class Process:
     pid: int
     label: int | None
     ranks: Mapping[int, int]
-    tracked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """A connection of two ranks. `kind` is p2p, shm, net or collnet; ranks are of their communicator.
+    """A connection of two ranks (numbers of their communicator); `kind`: p2p, shm, net, collnet.
 
     `how` is the text after the kind: IPC, CUMEM, the network plugin. `gdr` is None off the network.
     """

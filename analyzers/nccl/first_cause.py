@@ -59,7 +59,8 @@ def sort_events(log: CommLog) -> Sorted:
         elif rule.role == "symptom":
             symptoms.append((event, rule))
     for fact in log.facts_of("shared_memory_limit"):
-        text = f"ncclMaxSharedMem {fact.fields['need']} exceeds device/fn maxSharedMem {fact.fields['have']}"
+        need, have = fact.fields["need"], fact.fields["have"]
+        text = f"ncclMaxSharedMem {need} exceeds device/fn maxSharedMem {have}"
         event = Event(0, fact.line, fact.process, _rank(log, fact.process), "INFO", text)
         rule = match(event, facts)
         if rule is not None:
@@ -258,7 +259,8 @@ def _peer_died(log: CommLog, peers: list[tuple[Event, Rule]]) -> Finding:
             0,
             Fix(
                 title="Switch PCIe ACS off",
-                detail="On bare metal ACS sends the NIC's requests for GPU memory to the root complex.",
+                detail="On bare metal it sends the NIC's requests for GPU memory to the root "
+                "complex.",
                 code="lspci -vvv | grep -i acsctl; NCCL_NET_GDR_LEVEL=0 …  # proves it",
             ),
         )

@@ -134,7 +134,7 @@ def stalled_devices(records: FlightRecords) -> list[int]:
     groups = records.groups
     stalled: set[int] = set()
     for name, group in groups.items():
-        group_id = ids.get(name)
+        group_id = ids.get(name, -1)
         done: dict[int, int] = {}
         first: dict[int, int] = {}
         for rank in group.ranks:
@@ -257,7 +257,7 @@ def _hang(
 
 
 def _with_places(base: Finding, where: tuple[Place, ...]) -> Finding:
-    import msgspec  # noqa: PLC0415 (only to copy)
+    import msgspec
 
     return msgspec.structs.replace(base, where=where)
 
@@ -285,7 +285,7 @@ def _without_dump(records: FlightRecords) -> list[Finding]:
     return [
         finding(
             cause="hang",
-            title=f"{name[0].upper()}{name[1:]} left no dump; the others wait in {entry.describe()}",
+            title=f"{name.capitalize()} left no dump; the others wait in {entry.describe()}",
             severity="critical",
             confidence=0.7,
             evidence=[
@@ -396,7 +396,7 @@ def _mismatch(records: FlightRecords) -> Finding | None:
         fixes=[
             Fix(
                 title="Make every rank issue the same collectives in the same order",
-                detail="A branch that depends on data, or an unused parameter, is the usual reason.",
+                detail="A branch that depends on data or an unused parameter is the usual reason.",
                 code="TORCH_DISTRIBUTED_DEBUG=DETAIL …",
             )
         ],

@@ -53,7 +53,6 @@ def _stuck_ranks(log: CommLog, comm: Communicator) -> tuple[tuple[int, ...], str
             return comm.missing, text, ["init_rank_missing"]
         text = f"All {comm.size} ranks started a communicator and none finished it"
         return (), text, ["init_hang"]
-    hosts_all = len({p.host for p in log.processes}) > 1 or len(log.processes) >= comm.size
     if comm.has_start and done and started - done and len(done) > len(started - done):
         behind = tuple(sorted(started - done))
         return (
@@ -66,15 +65,15 @@ def _stuck_ranks(log: CommLog, comm: Communicator) -> tuple[tuple[int, ...], str
         and done
         and comm.missing
         and len(log.processes) >= comm.size
-        and hosts_all
+        and len(comm.missing) <= len(done)
+        and comm is log.communicators[0]
+        and not any(rank in comm.ended for rank in comm.missing)
     ):
-        if len(comm.missing) <= len(done) and comm is log.communicators[0]:
-            return (
-                comm.missing,
-                f"{len(done)} of {comm.size} ranks finished a communicator, "
-                f"{rank_list(comm.missing)} did not",
-                ["init_hang"],
-            )
+        text = (
+            f"{len(done)} of {comm.size} ranks finished a communicator, "
+            f"{rank_list(comm.missing)} did not"
+        )
+        return comm.missing, text, ["init_hang"]
     return None
 
 
@@ -162,7 +161,7 @@ def _mismatch(
         fixes=[
             Fix(
                 title="Make every rank issue the same collectives in the same order",
-                detail="A branch that depends on data, or an unused parameter, is the usual reason.",
+                detail="A branch that depends on data or an unused parameter is the usual reason.",
                 code="TORCH_DISTRIBUTED_DEBUG=DETAIL …",
             )
         ],
@@ -197,7 +196,7 @@ def _one_list(log: CommLog) -> list[Finding]:
                 Fix(
                     title="Give the whole log of all ranks",
                     detail="gpuprof compares the calls of the ranks by communicator and opCount.",
-                    code="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=nccl.%h.%p.log",
+                    code="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL NCCL_DEBUG_FILE=nccl.%h.%p",
                 )
             ],
         )

@@ -10,7 +10,7 @@ from gpuprof.diagnosis import Finding, Fix
 CHANNEL_LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
 
 FEW_CHANNELS = 2
-"""A channel carries about one NVLink, or a part of a NIC; two leave most of a server's links idle."""
+"""A channel carries about one NVLink, or part of a NIC; two leave most of a server's links idle."""
 
 
 def findings_from_limits(log: CommLog) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""What a topology allows and what it does not: NVLink islands, slow pairs, far NICs, no peer access.
+"""What a topology allows and what not: NVLink islands, slow pairs, far NICs, no peer access.
 
 A topology alone shows what a job must avoid, not what it does: such findings are `info`. With a log
 of the job, its communicators are laid over the topology, and misuse is named.
@@ -18,8 +18,9 @@ MAX_TENSOR_PARALLEL = 8
 """Communicators up to this size inside a host are taken for tensor-parallel groups."""
 
 SLOW_FROM = link_rank("PHB")
-"""From the host bridge on, a pair is slow for tensor parallelism: every byte goes through the CPU."""
+"""From the host bridge on a pair is slow for tensor parallelism: all bytes cross the CPU."""
 
+SOURCE = "topology"
 HGX_GPUS = 8
 """Boards with eight GPUs and a NIC beside each are NVSwitch boards."""
 
@@ -76,12 +77,8 @@ def _gpu_links(topology: Topology) -> dict[tuple[str, str], str]:
     return found
 
 
-def _source(topology: Topology) -> str:
-    return "topology"
-
-
-def _fact(topology: Topology, text: str, value: float | None = None, unit: str = "") -> Evidence:
-    return Evidence(text=text, value=value, unit=unit, source=_source(topology))
+def _fact(text: str, value: float | None = None, unit: str = "") -> Evidence:
+    return Evidence(text=text, value=value, unit=unit, source=SOURCE)
 
 
 def _no_peer_access(topology: Topology) -> list[Finding]:
@@ -98,13 +95,12 @@ def _no_peer_access(topology: Topology) -> list[Finding]:
             confidence=0.9,
             evidence=[
                 _fact(
-                    topology,
                     f"Peer access is {NO_PEER_ACCESS[status]} ({status}) for all "
                     f"{len(pairs)} pairs of GPUs.",
                     float(len(pairs)),
                     "pairs",
                 ),
-                class_evidence(["tp_over_pcie_no_p2p"], _source(topology)),
+                class_evidence(["tp_over_pcie_no_p2p"], SOURCE),
             ],
             fixes=[
                 Fix(
@@ -135,14 +131,13 @@ def _pcie_finding(topology: Topology, text: str) -> Finding:
         severity="info",
         confidence=0.3,
         evidence=[
-            _fact(topology, text),
+            _fact(text),
             _fact(
-                topology,
                 "Whether PCIe ACS or the IOMMU redirects these transfers is not in "
                 "this file. If collectives hang after a complete start and NCCL_P2P_DISABLE=1 "
                 "helps, they do.",
             ),
-            class_evidence(["acs_iommu", "tp_over_pcie_no_p2p"], _source(topology)),
+            class_evidence(["acs_iommu", "tp_over_pcie_no_p2p"], SOURCE),
         ],
         fixes=[
             Fix(
@@ -192,12 +187,11 @@ def _missing_nvlink(topology: Topology) -> list[Finding]:
             confidence=0.6,
             evidence=[
                 _fact(
-                    topology,
                     f"{len(topology.gpus)} GPUs with a NIC beside each, and no pair "
                     "has NVLink: the fabric manager is down, or the switches are not passed "
                     "through to this virtual machine.",
                 ),
-                class_evidence(["fabric_manager"], _source(topology)),
+                class_evidence(["fabric_manager"], SOURCE),
             ],
             fixes=[
                 Fix(
@@ -233,12 +227,11 @@ def _degraded_nvlink(topology: Topology) -> list[Finding]:
             confidence=0.8,
             evidence=[
                 _fact(
-                    topology,
                     f"{gpu} shows NV{number} where the other pairs show NV{common}.",
                     float(number),
                     "links",
                 ),
-                class_evidence(["nvlink_down"], _source(topology)),
+                class_evidence(["nvlink_down"], SOURCE),
             ],
             fixes=[
                 Fix(
@@ -265,8 +258,8 @@ def _islands(topology: Topology) -> list[Finding]:
             severity="info",
             confidence=0.8,
             evidence=[
-                _fact(topology, f"NVLink groups: {shown}. Between them the link is {worst}."),
-                class_evidence(["tp_placement"], _source(topology)),
+                _fact(f"NVLink groups: {shown}. Between them the link is {worst}."),
+                class_evidence(["tp_placement"], SOURCE),
             ],
             fixes=[
                 Fix(
@@ -299,13 +292,12 @@ def _far_nics(topology: Topology) -> list[Finding]:
             confidence=0.8,
             evidence=[
                 _fact(
-                    topology,
                     f"{len(far)} of {len(best)} GPUs reach a NIC only across sockets "
                     f"(SYS), {', '.join(near[:8])} have one on their own.",
                     float(len(far)),
                     "GPUs",
                 ),
-                class_evidence(["nic_far"], _source(topology)),
+                class_evidence(["nic_far"], SOURCE),
             ],
             fixes=[
                 Fix(
@@ -365,12 +357,11 @@ def _misplaced(topology: Topology, log: CommLog) -> list[Finding]:
                 confidence=0.8,
                 evidence=[
                     _fact(
-                        topology,
                         f"The communicator of {rank_list(placed)} uses "
                         f"{', '.join(sorted(gpus))}; {pair[0]}–{pair[1]} is {worst}. "
                         f"{', '.join(better[0][: comm.size])} would share NVLink.",
                     ),
-                    class_evidence(["tp_over_pcie"], _source(topology)),
+                    class_evidence(["tp_over_pcie"], SOURCE),
                 ],
                 fixes=[
                     Fix(
@@ -410,13 +401,12 @@ def _ring_over_sockets(topology: Topology, log: CommLog) -> list[Finding]:
                         confidence=0.7,
                         evidence=[
                             _fact(
-                                topology,
                                 f"The ring {' → '.join(map(str, order))} crosses "
                                 f"sockets {len(crossing)} times; {need} would do.",
                                 float(len(crossing)),
                                 "crossings",
                             ),
-                            class_evidence(["ring_crosses_sockets"], _source(topology)),
+                            class_evidence(["ring_crosses_sockets"], SOURCE),
                         ],
                         fixes=[
                             Fix(

@@ -1,4 +1,4 @@
-"""Slow paths that a log shows: shared memory for peers, TCP for RDMA, no GPUDirect, a wrong graph."""
+"""Slow paths in a log: shared memory for peers, TCP for RDMA, no GPUDirect, a wrong graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VIRTUAL_INTERFACE = re.compile(
 )
 
 GDR_LOST_FRAC = 0.5
-"""Below this share the NICs in question are far from some GPUs only, which NCCL decides by itself."""
+"""Below this share the NICs are far from some GPUs only, which NCCL decides by itself."""
 
 MIN_GPU_LINK_GBPS = 1.0
 """A PCIe link of a GPU below 1 GB/s is no real one: the slowest, Gen1 x4, carries that."""
@@ -363,13 +363,13 @@ Problem = tuple[int, int | None, str]
 
 def _bad_link(log: CommLog) -> Problem | None:
     for node in log.topology:
-        if node.link == "PCI" and node.kind in ("GPU", "PCI") and node.bandwidth is not None:
-            if node.bandwidth < MIN_GPU_LINK_GBPS:
-                return (
-                    node.line,
-                    node.process,
-                    f"The PCIe link of {node.kind}/{node.identity} carries {node.bandwidth:g} GB/s",
-                )
+        narrow = node.bandwidth is not None and node.bandwidth < MIN_GPU_LINK_GBPS
+        if narrow and node.link == "PCI" and node.kind in ("GPU", "PCI"):
+            return (
+                node.line,
+                node.process,
+                f"The PCIe link of {node.kind}/{node.identity} carries {node.bandwidth:g} GB/s",
+            )
     if log.multi_node is not True:
         for graph in log.graphs:
             if graph.pattern == 4 and 0 < graph.bandwidth_intra < MIN_GPU_LINK_GBPS:

@@ -30,7 +30,8 @@ FINISHED = re.compile(
 LAGGING = re.compile(r"\[?(?P<ranks>\d[\d, ]*)\]? are the lagging ranks")
 STUCK = re.compile(r"watchdog got stuck for (?P<seconds>\d+) ?seconds?")
 COUNTS = re.compile(
-    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<done>-?\d+)"
+    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
+    r"last completed (?:NCCL )?work: (?P<done>-?\d+)"
 )
 
 START_UP_SEQUENCE = 3
@@ -237,7 +238,7 @@ def _fixes(kind: str, late: list[int], first: TimedOut | None) -> list[Fix]:
         return [
             Fix(
                 title="Make every rank issue the same collectives in the same order",
-                detail="A branch that depends on data, or an unused parameter, is the usual reason.",
+                detail="A branch that depends on data or an unused parameter is the usual reason.",
                 code="TORCH_DISTRIBUTED_DEBUG=DETAIL …",
             ),
             look,
@@ -267,8 +268,8 @@ def _stuck(log: CommLog) -> list[Finding]:
                     ],
                     fixes=[
                         Fix(
-                            title="Destroy process groups in the same order on all ranks, before exit",
-                            detail="Call destroy_process_group() explicitly; take a native stack "
+                            title="Destroy process groups in the same order on all ranks",
+                            detail="Call destroy_process_group() before exit; take a native stack "
                             "of the process to see who holds the lock.",
                             code="py-spy dump --native --pid PID",
                         )

@@ -160,10 +160,8 @@ def _read(path: Path) -> bytes:
 def _dump(path: Path) -> RankDump:
     data = _read(path)
     try:
-        if data.lstrip()[:1] == b"{":
-            content = msgspec.json.decode(data)
-        else:
-            content = loads(data)
+        is_json = data.lstrip()[:1] == b"{"
+        content = msgspec.json.decode(data) if is_json else loads(data)
     except (PlainPickleError, msgspec.DecodeError, RecursionError) as error:
         raise InputError(
             f"{path} is no flight-recorder dump that can be read safely", hint=str(error)

@@ -81,20 +81,20 @@ def name_ranks(log: CommLog, devices: list[int | None], labels_are_ranks: bool) 
     """Gives processes and events the rank they have in the largest communicator of the process."""
     ranks: list[dict[int, int]] = [{} for _ in log.processes]
     for comm in sorted(log.communicators, key=lambda comm: comm.size):
-        for rank, process in comm.processes.items():
-            ordinal = comm.devices.get(rank, (-1, ""))[0]
+        for member, process in comm.processes.items():
+            ordinal = comm.devices.get(member, (-1, ""))[0]
             if comm.size > 1 or not ranks[process]:
-                ranks[process][ordinal] = rank
+                ranks[process][ordinal] = member
     for transport in log.transports:  # printed by the sender, on the network also by the receiver
         if transport.process is not None and not ranks[transport.process]:
             rank = transport.target if transport.direction == "receive" else transport.source
             if rank is not None and transport.kind in ("p2p", "shm", "net"):
                 ranks[transport.process] = {-1: rank}
-    for index, process in enumerate(log.processes):
-        found = ranks[index]
-        if not found and labels_are_ranks and process.label is not None:
-            found = {-1: process.label}
-        log.processes[index] = Process(process.host, process.pid, process.label, found)
+    for index, one in enumerate(log.processes):
+        named = ranks[index]
+        if not named and labels_are_ranks and one.label is not None:
+            named = {-1: one.label}
+        log.processes[index] = Process(one.host, one.pid, one.label, named)
     for index, event in enumerate(log.events):
         if event.rank is not None or event.process is None:
             continue

@@ -18,9 +18,10 @@ from typing import NamedTuple
 class LineKind(NamedTuple):
     """One kind of NCCL line.
 
-    `heads` are small patterns for the first bytes of the message. `subsystem` is the NCCL_DEBUG_SUBSYS bit that must be on; `since` and `until` are the first and
-    last NCCL version that print this form (empty: still printed); `keep` is the number of lines of
-    this kind that are kept for one process, the rest is only counted.
+    `heads` are small patterns for the first bytes of the message. `subsystem` is the
+    NCCL_DEBUG_SUBSYS bit that must be on; `since` and `until` are the first and the last NCCL
+    version that print this form (empty: still printed); `keep` is the number of lines of this kind
+    that are kept for one process, the rest is only counted.
     """
 
     name: str
@@ -246,7 +247,8 @@ INFO_KINDS: tuple[LineKind, ...] = (
         "",
         (r"\d+ coll",),
         r"^(?P<coll>\d+) coll channels(?:, (?P<collnet>\d+) collnet channels)?"
-        r"(?:, (?P<nvls>\d+) nvls channels)?, (?P<p2p>\d+) p2p channels, (?P<peer>\d+) p2p channels",
+        r"(?:, (?P<nvls>\d+) nvls channels)?, (?P<p2p>\d+) p2p channels, "
+        r"(?P<peer>\d+) p2p channels",
         8,
     ),
     LineKind(
@@ -424,7 +426,8 @@ LAUNCHER_RANK = re.compile(
 """Rank labels of Open MPI, torchrun and srun -l; the last can be a node, so it is a hint only."""
 
 BARE_HINT = re.compile(
-    rb"W(?:atchdog|orkNCCL|ARN )|N(?:CCL(?! CALL)|o space|o interface|o IP|ET/)|Last (?:error|NCCL)|"
+    rb"W(?:atchdog|orkNCCL|ARN )|N(?:CCL(?! CALL)|o space|o interface|o IP|ET/)|"
+    rb"Last (?:error|NCCL)|"
     rb"C(?:UDA |uda f|onnect|ount |all to|CL version)|F(?:inger|ailed to|abric)|P(?:G status|2P D)|"
     rb"Got |Duplicate G|M(?:ultiple R|essage trunc|ismatch|NNVL)|A(?:F_INET|vg bus)|Error while|"
     rb"To our best|HAMI|ACSC|DMAR|AMD-Vi|GT/s|=== System|Pattern \d|GPU Direct|\+ [PN][CV][IL]\[|"
@@ -478,12 +481,14 @@ FINGERPRINTS: tuple[tuple[str, str, str], ...] = (
 )
 """Texts that date a log without a version line: pattern, first and last version that print it."""
 
-RELEASES: tuple[str, ...] = tuple(
-    "2.4.2 2.4.6 2.4.7 2.4.8 2.5.6 2.5.7 2.6.4 2.7.3 2.7.5 2.7.6 2.7.8 2.8.3 2.8.4 2.9.6 2.9.8 "
-    "2.9.9 2.10.3 2.11.4 2.12.7 2.12.10 2.12.12 2.13.4 2.14.3 2.15.1 2.15.5 2.16.2 2.16.5 2.17.1 "
-    "2.18.1 2.18.3 2.18.5 2.18.6 2.19.1 2.19.3 2.19.4 2.20.3 2.20.5 2.21.5 2.22.3 2.23.4 2.24.3 "
-    "2.25.1 2.26.2 2.26.5 2.26.6 2.27.3 2.27.5 2.27.6 2.27.7 2.28.3 2.28.7 2.28.9 2.29.2 2.29.3 "
-    "2.29.7 2.30.3 2.30.4 2.30.7".split()
+RELEASES: tuple[str, ...] = (
+    *("2.4.2", "2.4.6", "2.4.7", "2.4.8", "2.5.6", "2.5.7", "2.6.4", "2.7.3", "2.7.5", "2.7.6"),
+    *("2.7.8", "2.8.3", "2.8.4", "2.9.6", "2.9.8", "2.9.9", "2.10.3", "2.11.4", "2.12.7"),
+    *("2.12.10", "2.12.12", "2.13.4", "2.14.3", "2.15.1", "2.15.5", "2.16.2", "2.16.5", "2.17.1"),
+    *("2.18.1", "2.18.3", "2.18.5", "2.18.6", "2.19.1", "2.19.3", "2.19.4", "2.20.3", "2.20.5"),
+    *("2.21.5", "2.22.3", "2.23.4", "2.24.3", "2.25.1", "2.26.2", "2.26.5", "2.26.6", "2.27.3"),
+    *("2.27.5", "2.27.6", "2.27.7", "2.28.3", "2.28.7", "2.28.9", "2.29.2", "2.29.3", "2.29.7"),
+    *("2.30.3", "2.30.4", "2.30.7"),
 )
 """Releases that a log can be dated to."""
 

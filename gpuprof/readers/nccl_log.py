@@ -66,7 +66,8 @@ LAST_CALLS = re.compile(
 WARN = b"NCCL WARN "
 RANK_IN_TEXT = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]|\[rank(\d+)\]|\bRank (\d+)\]")
 BARE_INFO = re.compile(
-    r"\s*(?:=== System|Pattern \d, cross|\+ (?:PCI|NVL)\[|Connected all rings)|.{0,40}GPU Direct RDMA "
+    r"\s*(?:=== System|Pattern \d, cross|\+ (?:PCI|NVL)\[|Connected all rings)|"
+    r".{0,40}GPU Direct RDMA "
 )
 BARE_KINDS = ("system", "pattern", "topology_node", "connected", "gdr")
 """INFO texts that people quote without the prefix."""
@@ -349,8 +350,7 @@ class _Reader:
         text, size, datatype, op, root, handle = match.groups()
         tail = self._tail(handle, data)
         number = int(text, 16)
-        if number > tail.last:
-            tail.last = number
+        tail.last = max(tail.last, number)
         tail.calls += 1
         at = match.start() - 2
         function = data[data.rfind(b" ", 0, at) + 1 : at].decode("utf-8", "replace")

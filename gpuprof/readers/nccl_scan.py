@@ -23,7 +23,7 @@ CHUNK_BYTES = 8 << 20
 """Large enough that the cost per chunk vanishes, small enough that its lines fit in 50 MB."""
 
 MAX_LINE_BYTES = 1 << 20
-"""A longer line is no log line (NCCL cuts its own at 1 KiB); it is cut so that memory is bounded."""
+"""A longer line is no log line (NCCL cuts its own at 1 KiB): cut, so that memory is bounded."""
 
 
 class Chunk(NamedTuple):
@@ -67,7 +67,7 @@ def chunks(path: Path) -> Iterator[bytes]:
     held = 0
     for block in _blocks(path):
         end = block.rfind(b"\n") + 1
-        if end == 0 and held < MAX_LINE_BYTES or held + len(block) < CHUNK_BYTES // 2:
+        if (end == 0 and held < MAX_LINE_BYTES) or held + len(block) < CHUNK_BYTES // 2:
             rest.append(block)
             held += len(block)
             continue

@@ -93,6 +93,16 @@ class _Reader:
             raise PlainPickleError("an integer is far too long")
         self.stack.append(int(text))
 
+    def extend(self, items: list[Any]) -> None:
+        self.top(list).extend(items)
+
+    def add(self, items: list[Any]) -> None:
+        self.top(set).update(self.set_(items))
+
+    def new_dict(self, items: list[Any]) -> None:
+        self.stack.append({})
+        self.setitems(items)
+
     def setitems(self, items: list[Any]) -> None:
         target = self.top(dict)
         if len(items) % 2:
@@ -147,19 +157,19 @@ _OPCODES: dict[int, Callable[[_Reader], Any]] = {
     0x8E: lambda r: r.stack.append(r.take(r.unsigned(8))),
     ord("]"): lambda r: r.stack.append([]),
     ord("l"): lambda r: r.stack.append(r.pop_mark()),
-    ord("a"): lambda r: (item := r.pop(), r.top(list).append(item)),
-    ord("e"): lambda r: (items := r.pop_mark(), r.top(list).extend(items)),
+    ord("a"): lambda r: r.extend([r.pop()]),
+    ord("e"): lambda r: r.extend(r.pop_mark()),
     ord(")"): lambda r: r.stack.append(()),
     ord("t"): lambda r: r.stack.append(tuple(r.pop_mark())),
     0x85: lambda r: r.tuple(1),
     0x86: lambda r: r.tuple(2),
     0x87: lambda r: r.tuple(3),
     ord("}"): lambda r: r.stack.append({}),
-    ord("d"): lambda r: (items := r.pop_mark(), r.stack.append({}), r.setitems(items)),
-    ord("s"): lambda r: (value := r.pop(), key := r.pop(), r.setitems([key, value])),
+    ord("d"): lambda r: r.new_dict(r.pop_mark()),
+    ord("s"): lambda r: r.setitems([r.pop(), r.pop()][::-1]),
     ord("u"): lambda r: r.setitems(r.pop_mark()),
     0x8F: lambda r: r.stack.append(set()),
-    0x90: lambda r: (items := r.pop_mark(), r.top(set).update(r.set_(items))),
+    0x90: lambda r: r.add(r.pop_mark()),
     0x91: lambda r: r.stack.append(frozenset(r.set_(r.pop_mark()))),
     ord("g"): lambda r: r.get(int(r.line()[:20])),
     ord("h"): lambda r: r.get(r.unsigned(1)),

@@ -47,7 +47,7 @@ of a NUMA node, across sockets (SOC in old drivers)."""
 class Topology:
     """Devices of one host. `links` and `p2p` are keyed by ordered pairs of device names.
 
-    `links` holds NV# (NV without a number where it is unknown), XGMI, PIX, PSB, PXB, PHB, NODE, SYS,
+    `links` holds NV# (NV alone: number unknown), XGMI, PIX, PSB, PXB, PHB, NODE, SYS,
     C2C or PCIE; `p2p` holds OK, NS, CNS, GNS, TNS, DR or U. `nic_names` maps NIC# to its device.
     `complete` is False when rows of GPUs in the header are missing. `bus` maps a GPU to its PCI id.
     """
@@ -96,7 +96,7 @@ def read_topology(path: str | os.PathLike[str]) -> Topology:
             f"{path} is larger than {MAX_TOPOLOGY_BYTES >> 20} MiB", hint="no topology is"
         )
     if re.search(rb"<system\b|<\?xml", data[:4096]):
-        from gpuprof.readers.nccl_xml import parse_nccl_xml  # noqa: PLC0415 (needs Topology)
+        from gpuprof.readers.nccl_xml import parse_nccl_xml
 
         return parse_nccl_xml(data, str(path))
     topology = parse_topology(data.decode("utf-8", "replace"), str(path))

@@ -1,4 +1,4 @@
-"""The whole door: every labelled case, and every fault of every release planted among healthy lines."""
+"""The whole door: every labelled case, and every fault of every release among healthy lines."""
 
 from __future__ import annotations
 

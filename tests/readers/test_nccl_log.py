@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lines of logs and tables are quoted whole)
 """The log reader: prefixes, ranks, tables, bare texts, dates, chunks, and foreign files."""
 
 from __future__ import annotations

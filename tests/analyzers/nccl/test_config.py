@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lines of logs and tables are quoted whole)
 """Slow paths, differences between ranks, and unfinished communicators, from generated logs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lines of logs and tables are quoted whole)
 """Of many warnings the first cause is named, with line, rank, and the rest folded under it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lines of logs and tables are quoted whole)
 """What a topology allows: islands, slow groups, far NICs, lost links."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lines of logs and tables are quoted whole)
 """What each known message means: one row a wording, over releases and frameworks."""
 
 from __future__ import annotations
