@@ -21,6 +21,9 @@ from gpuprof.readers.jsonstream import resync, scan_events
 NAN = math.nan
 EMPTY = msgspec.Raw(b"")
 
+MAX_SEARCHED_BYTES = 64 << 20
+"""How much text of unreadable events is searched for events inside them: nesting is quadratic."""
+
 LARGEST = 1e30
 """Numbers with a fraction beyond this are no ids; NaN compares false."""
 
@@ -181,19 +184,23 @@ Event = Any
 """Complete, Instant, Metadata, FlowPoint, FlowEnd, or an empty record for any other phase."""
 
 
-def _decoder(*kept: Any) -> msgspec.json.Decoder[list[Event]]:
+def _decoders(*kept: Any) -> list[Any]:
+    """Decoders of a batch, the strict one first, then one that takes numbers in strings."""
     tags = {struct.__struct_config__.tag for struct in kept}
     others = [record for phase, record in _SKIPPED.items() if phase not in tags]
     union: Any = Union[(*kept, *others)]
-    return msgspec.json.Decoder(list[union])
+    return [msgspec.json.Decoder(list[union], strict=strict) for strict in (True, False)]
 
 
-_EVENTS = _decoder(Complete, Instant, Metadata)
-_FLOWS = _decoder(Complete, Instant, Metadata, FlowPoint, FlowEnd)
-_EXACT_EVENTS = _decoder(ExactComplete, Instant, Metadata)
-_ONE = msgspec.json.Decoder(Union[Complete, Instant, Metadata])  # noqa: UP007
-_ONE_FLOW = msgspec.json.Decoder(Union[FlowPoint, FlowEnd])  # noqa: UP007
-_ONE_EXACT: Any = msgspec.json.Decoder(Union[ExactComplete, Instant, Metadata])  # noqa: UP007
+def _decoders_of_one(*kept: Any) -> list[Any]:
+    """The same for an event that stands alone."""
+    union: Any = Union[kept]  # noqa: UP007 (built from a tuple)
+    return [msgspec.json.Decoder(union, strict=strict) for strict in (True, False)]
+
+
+_PLAIN = (Complete, Instant, Metadata)
+_EXACT = (ExactComplete, Instant, Metadata)
+_FLOWS = (FlowPoint, FlowEnd)
 
 
 class EventDecoder:
@@ -204,22 +211,21 @@ class EventDecoder:
     """
 
     def __init__(self, *, flows: bool = False) -> None:
-        self._decoder = _FLOWS if flows else _EVENTS
-        self._one: Any = _ONE_FLOW if flows else _ONE
+        kept = _FLOWS if flows else _PLAIN
+        self._batch, self._one = _decoders(*kept), _decoders_of_one(*kept)
         self.exact = False
+        self._searched = 0
         self.dropped: Counter[str] = Counter()
 
     def be_exact(self) -> None:
         """From now on complete events are `ExactComplete`, and 2 µs an event slower."""
         self.exact = True
-        self._decoder, self._one = _EXACT_EVENTS, _ONE_EXACT
+        self._batch, self._one = _decoders(*_EXACT), _decoders_of_one(*_EXACT)
 
     def batch(self, text: bytes) -> list[Event] | None:
         """Events of a JSON array; None where it is not valid or an event needs the patient way."""
-        try:
-            return self._decoder.decode(text)
-        except REFUSALS:
-            return None
+        events: list[Event] | None = _first(self._batch, text)
+        return events
 
     def one_by_one(self, texts: list[bytes]) -> list[Event]:
         """Events of texts that hold one object each; what cannot be read is counted, not raised."""
@@ -227,11 +233,10 @@ class EventDecoder:
         waiting = list(reversed(texts))
         while waiting:
             text = waiting.pop()
-            try:
-                events.append(self._one.decode(text))
+            event = _first(self._one, text)
+            if event is not None:
+                events.append(event)
                 continue
-            except REFUSALS:
-                pass
             try:
                 loose = json.loads(
                     text.decode("utf-8", "replace"),
@@ -241,7 +246,8 @@ class EventDecoder:
             except (ValueError, RecursionError):
                 self.dropped["unreadable"] += 1
                 inner = text[resync(text) :]
-                if inner:
+                self._searched += len(inner)
+                if inner and self._searched <= MAX_SEARCHED_BYTES:
                     waiting.extend(reversed(scan_events(inner)[0]))
                 continue
             event = self._mend(loose)
@@ -290,6 +296,18 @@ class EventDecoder:
         if not isinstance(phase, str) or phase not in _SKIPPED:
             self.dropped["without a known phase"] += 1
         return None
+
+
+def _first(decoders: list[Any], text: bytes) -> Any:
+    """What the first decoder that takes the text makes of it; None where none does."""
+    for decoder in decoders:
+        try:
+            return decoder.decode(text)
+        except msgspec.ValidationError:
+            continue
+        except REFUSALS:
+            return None
+    return None
 
 
 def _mend_args(args: dict[str, Any]) -> Args:
