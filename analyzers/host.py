@@ -42,7 +42,7 @@ _INPUT_PYTHON = re.compile(
     r"|webdataset[/\\].*\.py|ffcv[/\\]loader[/\\].*\.py)\(\d+\): __next__"
 )
 _SAVE_NAME = re.compile(
-    r"#*\s*(gpuprof[.:]\s*)?(checkpoint(ing)?|ckpt|torch\.save|.*save_checkpoint.*"
+    r"#*\s*(gpuprof[.:]\s*)?(checkpoint(ing)?|ckpt|torch\.save|os\.fsync|.*save_checkpoint.*"
     r"|(save|write|store)[\s_-]?(model|checkpoint|ckpt|state([\s_-]?dict)?))\s*#*",
     re.IGNORECASE,
 )
