@@ -12,12 +12,12 @@ from gpuprof.analyzers.nccl.differences import findings_from_differences
 from gpuprof.analyzers.nccl.evidence import cause_classes, decisive_line
 from gpuprof.analyzers.nccl.first_cause import findings_from_events
 from gpuprof.analyzers.nccl.flight import findings_from_flight
+from gpuprof.analyzers.nccl.gdr import findings_from_gdr
+from gpuprof.analyzers.nccl.graph import findings_from_graph
 from gpuprof.analyzers.nccl.init import findings_from_calls, findings_from_init
 from gpuprof.analyzers.nccl.limits import findings_from_limits
 from gpuprof.analyzers.nccl.placement import findings_from_topology
 from gpuprof.analyzers.nccl.transports import (
-    findings_from_gdr,
-    findings_from_graph,
     findings_from_interface,
     findings_from_peers,
     findings_from_sockets,

@@ -116,3 +116,8 @@ def rank_list(ranks: Iterable[int], limit: int = 16) -> str:
     if len(parts) > limit:
         parts = [*parts[:limit], "…"]
     return ("ranks " if len(ordered) > 1 else "rank ") + ", ".join(parts)
+
+
+def ranks_of(log: CommLog, process: int | None) -> tuple[int, ...]:
+    """Ranks of a process, none when it is unknown."""
+    return () if process is None else tuple(set(log.processes[process].ranks.values()))

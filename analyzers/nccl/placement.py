@@ -7,20 +7,14 @@ of the job, its communicators are laid over the topology, and misuse is named.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations
 
-from gpuprof.analyzers.nccl.evidence import class_evidence, finding, rank_list
-from gpuprof.commlog import CommLog, Communicator
-from gpuprof.diagnosis import Evidence, Finding, Fix
+from gpuprof.analyzers.nccl.evidence import class_evidence, finding
+from gpuprof.analyzers.nccl.islands import SOURCE, fact, gpu_links, is_fast, nvlink_islands
+from gpuprof.analyzers.nccl.job_placement import findings_from_placement
+from gpuprof.commlog import CommLog
+from gpuprof.diagnosis import Finding, Fix
 from gpuprof.readers.topology import Topology, link_rank
 
-MAX_TENSOR_PARALLEL = 8
-"""Communicators up to this size inside a host are taken for tensor-parallel groups."""
-
-SLOW_FROM = link_rank("PHB")
-"""From the host bridge on a pair is slow for tensor parallelism: all bytes cross the CPU."""
-
-SOURCE = "topology"
 HGX_GPUS = 8
 """Boards with eight GPUs and a NIC beside each are NVSwitch boards."""
 
@@ -40,45 +34,12 @@ def findings_from_topology(topology: Topology, log: CommLog | None = None) -> li
     found += _missing_nvlink(topology)
     found += _degraded_nvlink(topology)
     if log is not None:
-        found += _misplaced(topology, log)
+        found += findings_from_placement(topology, log)
     if not found:
         found += _pcie_only(topology)
         found += _islands(topology)
     found += _far_nics(topology)
     return found
-
-
-def nvlink_islands(topology: Topology) -> list[tuple[str, ...]]:
-    """Groups of GPUs that all reach each other over NVLink (or XGMI), largest first."""
-    left = list(topology.gpus)
-    islands: list[tuple[str, ...]] = []
-    while left:
-        island = [left.pop(0)]
-        for gpu in list(left):
-            links = [topology.link(gpu, other) for other in island]
-            known = [link for link in links if link is not None]  # rows may be missing
-            if known and all(_fast(link) for link in known):
-                island.append(gpu)
-                left.remove(gpu)
-        islands.append(tuple(island))
-    return sorted(islands, key=lambda island: -len(island))
-
-
-def _fast(link: str) -> bool:
-    return link.startswith("NV") or link == "XGMI"
-
-
-def _gpu_links(topology: Topology) -> dict[tuple[str, str], str]:
-    found: dict[tuple[str, str], str] = {}
-    for a, b in combinations(topology.gpus, 2):
-        link = topology.link(a, b)
-        if link is not None:
-            found[a, b] = link
-    return found
-
-
-def _fact(text: str, value: float | None = None, unit: str = "") -> Evidence:
-    return Evidence(text=text, value=value, unit=unit, source=SOURCE)
 
 
 def _no_peer_access(topology: Topology) -> list[Finding]:
@@ -94,7 +55,7 @@ def _no_peer_access(topology: Topology) -> list[Finding]:
             severity="warning",
             confidence=0.9,
             evidence=[
-                _fact(
+                fact(
                     f"Peer access is {NO_PEER_ACCESS[status]} ({status}) for all "
                     f"{len(pairs)} pairs of GPUs.",
                     float(len(pairs)),
@@ -117,7 +78,7 @@ def _no_peer_access(topology: Topology) -> list[Finding]:
 def _acs_hint(topology: Topology) -> list[Finding]:
     """A connectivity matrix that says yes: where NCCL hangs all the same, PCIe is to blame."""
     reach = sorted({tuple(sorted(p)) for p, status in topology.p2p.items() if status == "OK"})
-    if not reach or any(_fast(link) for link in _gpu_links(topology).values()):
+    if not reach or any(is_fast(link) for link in gpu_links(topology).values()):
         return []
     shown = ", ".join(f"{a}–{b}" for a, b in reach[:6])
     return [_pcie_finding(topology, f"CUDA offers peer access between {shown}.")]
@@ -131,8 +92,8 @@ def _pcie_finding(topology: Topology, text: str) -> Finding:
         severity="info",
         confidence=0.3,
         evidence=[
-            _fact(text),
-            _fact(
+            fact(text),
+            fact(
                 "Whether PCIe ACS or the IOMMU redirects these transfers is not in "
                 "this file. If collectives hang after a complete start and NCCL_P2P_DISABLE=1 "
                 "helps, they do.",
@@ -156,8 +117,8 @@ def _pcie_finding(topology: Topology, text: str) -> Finding:
 
 
 def _pcie_only(topology: Topology) -> list[Finding]:
-    links = _gpu_links(topology)
-    if not links or any(_fast(link) for link in links.values()):
+    links = gpu_links(topology)
+    if not links or any(is_fast(link) for link in links.values()):
         return []
     counts = Counter(links.values())
     text = ", ".join(f"{count} of {link}" for link, count in counts.most_common())
@@ -166,8 +127,8 @@ def _pcie_only(topology: Topology) -> list[Finding]:
 
 def _missing_nvlink(topology: Topology) -> list[Finding]:
     """Eight GPUs, a NIC beside each, and no NVLink: an NVSwitch board whose switches are not up."""
-    links = _gpu_links(topology)
-    if len(topology.gpus) < HGX_GPUS or not links or any(_fast(v) for v in links.values()):
+    links = gpu_links(topology)
+    if len(topology.gpus) < HGX_GPUS or not links or any(is_fast(v) for v in links.values()):
         return []
     rows = [
         gpu for gpu in topology.gpus if any((gpu, nic) in topology.links for nic in topology.nics)
@@ -186,7 +147,7 @@ def _missing_nvlink(topology: Topology) -> list[Finding]:
             severity="warning",
             confidence=0.6,
             evidence=[
-                _fact(
+                fact(
                     f"{len(topology.gpus)} GPUs with a NIC beside each, and no pair "
                     "has NVLink: the fabric manager is down, or the switches are not passed "
                     "through to this virtual machine.",
@@ -206,7 +167,7 @@ def _missing_nvlink(topology: Topology) -> list[Finding]:
 
 def _degraded_nvlink(topology: Topology) -> list[Finding]:
     """A full NVLink mesh in which one GPU has fewer links than the rest."""
-    links = _gpu_links(topology)
+    links = gpu_links(topology)
     numbers = {pair: int(link[2:]) for pair, link in links.items() if link[2:].isdigit()}
     if len(numbers) < len(links) or len(topology.gpus) < 4 or not numbers:
         return []
@@ -226,7 +187,7 @@ def _degraded_nvlink(topology: Topology) -> list[Finding]:
             severity="critical",
             confidence=0.8,
             evidence=[
-                _fact(
+                fact(
                     f"{gpu} shows NV{number} where the other pairs show NV{common}.",
                     float(number),
                     "links",
@@ -245,9 +206,9 @@ def _degraded_nvlink(topology: Topology) -> list[Finding]:
 
 
 def _islands(topology: Topology) -> list[Finding]:
-    links = _gpu_links(topology)
+    links = gpu_links(topology)
     islands = nvlink_islands(topology)
-    if not links or not any(_fast(link) for link in links.values()) or len(islands) < 2:
+    if not links or not any(is_fast(link) for link in links.values()) or len(islands) < 2:
         return []
     shown = "; ".join(", ".join(island) for island in islands[:8])
     worst = max(links.values(), key=link_rank)
@@ -258,7 +219,7 @@ def _islands(topology: Topology) -> list[Finding]:
             severity="info",
             confidence=0.8,
             evidence=[
-                _fact(f"NVLink groups: {shown}. Between them the link is {worst}."),
+                fact(f"NVLink groups: {shown}. Between them the link is {worst}."),
                 class_evidence(["tp_placement"], SOURCE),
             ],
             fixes=[
@@ -291,7 +252,7 @@ def _far_nics(topology: Topology) -> list[Finding]:
             severity="info",
             confidence=0.8,
             evidence=[
-                _fact(
+                fact(
                     f"{len(far)} of {len(best)} GPUs reach a NIC only across sockets "
                     f"(SYS), {', '.join(near[:8])} have one on their own.",
                     float(len(far)),
@@ -309,114 +270,3 @@ def _far_nics(topology: Topology) -> list[Finding]:
             ],
         )
     ]
-
-
-def _placement(topology: Topology, log: CommLog, comm: Communicator) -> dict[int, str]:
-    """Rank to GPU for a communicator that lies within one host; empty otherwise."""
-    hosts = {log.processes[process].host for process in comm.processes.values()}
-    if len(hosts) != 1 or len(comm.devices) != comm.size:
-        return {}
-    by_bus = {
-        bus.lower().replace(":", "").replace(".", "").lstrip("0"): gpu
-        for gpu, bus in topology.bus.items()
-    }
-    placed: dict[int, str] = {}
-    for rank, (ordinal, bus) in comm.devices.items():
-        name = by_bus.get(bus.lstrip("0"), f"GPU{ordinal}") if bus else f"GPU{ordinal}"
-        placed[rank] = name
-    if len(set(placed.values())) < comm.size or not set(placed.values()) <= set(topology.gpus):
-        return {}
-    return placed
-
-
-def _misplaced(topology: Topology, log: CommLog) -> list[Finding]:
-    """A communicator over slow pairs although the host has a faster set of as many GPUs."""
-    seen: set[frozenset[str]] = set()
-    islands = nvlink_islands(topology)
-    for comm in log.communicators:
-        if not 2 <= comm.size <= MAX_TENSOR_PARALLEL or comm.size == len(topology.gpus):
-            continue
-        placed = _placement(topology, log, comm)
-        gpus = frozenset(placed.values())
-        if not placed or gpus in seen:
-            continue
-        seen.add(gpus)
-        links = {pair: topology.link(*pair) for pair in combinations(sorted(gpus), 2)}
-        known = {pair: link for pair, link in links.items() if link is not None}
-        if not known:
-            continue
-        pair, worst = max(known.items(), key=lambda item: link_rank(item[1]))
-        better = [i for i in islands if len(i) >= comm.size]
-        if link_rank(worst) < SLOW_FROM or not better:
-            continue
-        return [
-            finding(
-                cause="nccl-wait",
-                title=f"A group of {comm.size} ranks spans slow links though NVLink is there",
-                severity="warning",
-                confidence=0.8,
-                evidence=[
-                    _fact(
-                        f"The communicator of {rank_list(placed)} uses "
-                        f"{', '.join(sorted(gpus))}; {pair[0]}–{pair[1]} is {worst}. "
-                        f"{', '.join(better[0][: comm.size])} would share NVLink.",
-                    ),
-                    class_evidence(["tp_over_pcie"], SOURCE),
-                ],
-                fixes=[
-                    Fix(
-                        title="Place the group inside one NVLink group",
-                        detail="Order the devices so that neighbouring ranks share NVLink.",
-                        code="export CUDA_VISIBLE_DEVICES="
-                        + ",".join(gpu[3:] for island in islands for gpu in island),
-                    )
-                ],
-                ranks=placed,
-            )
-        ]
-    return _ring_over_sockets(topology, log)
-
-
-def _ring_over_sockets(topology: Topology, log: CommLog) -> list[Finding]:
-    """A ring that crosses sockets more often than there are sockets."""
-    sockets = {gpu: numa for gpu, numa in topology.numa.items() if gpu.startswith("GPU")}
-    if len(set(sockets.values())) < 2 or any(_fast(v) for v in _gpu_links(topology).values()):
-        return []
-    for comm in log.communicators:
-        placed = _placement(topology, log, comm)
-        for order in log.rings.values():
-            if not placed or sorted(order) != sorted(placed):
-                continue
-            hops = list(zip(order, (*order[1:], order[0]), strict=True))
-            crossing = [
-                (a, b) for a, b in hops if sockets.get(placed[a], "") != sockets.get(placed[b], "")
-            ]
-            need = len({sockets.get(placed[rank], "") for rank in order})
-            if len(crossing) > need:
-                return [
-                    finding(
-                        cause="nccl-wait",
-                        title="The ring crosses sockets more often than it has to",
-                        severity="warning",
-                        confidence=0.7,
-                        evidence=[
-                            _fact(
-                                f"The ring {' → '.join(map(str, order))} crosses "
-                                f"sockets {len(crossing)} times; {need} would do.",
-                                float(len(crossing)),
-                                "crossings",
-                            ),
-                            class_evidence(["ring_crosses_sockets"], SOURCE),
-                        ],
-                        fixes=[
-                            Fix(
-                                title="Let NCCL see the real topology",
-                                detail="A container or virtual machine that hides /sys makes it "
-                                "order GPUs by number.",
-                                code="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH …",
-                            )
-                        ],
-                        ranks=order,
-                    )
-                ]
-    return []

@@ -1,4 +1,4 @@
-"""Slow paths in a log: shared memory for peers, TCP for RDMA, no GPUDirect, a wrong graph."""
+"""Slow paths in a log: shared memory for peers, TCP for RDMA, an unreachable interface."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 
 from gpuprof.analyzers.nccl.conditions import Facts
-from gpuprof.analyzers.nccl.evidence import class_evidence, finding, row_evidence
+from gpuprof.analyzers.nccl.evidence import class_evidence, finding, ranks_of, row_evidence
 from gpuprof.commlog import CommLog, Transport
 from gpuprof.diagnosis import Evidence, Finding, Fix
 
@@ -18,25 +18,9 @@ P2P_OFF = {
 
 P2P_FULLY_OFF = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("LOC", "0")}
 
-GDR_CAPABLE = re.compile(r"mlx\d|bnxt_re|ib\d|efa|rdmap|irdma|roce|IB|ibext", re.IGNORECASE)
-GDR_INCAPABLE = re.compile(r"hfi\d|opa", re.IGNORECASE)
-"""Omni-Path adapters do not move GPU memory over the verbs path that NCCL uses."""
-
 VIRTUAL_INTERFACE = re.compile(
     r"^(?:docker|br-|virbr|veth|cni|cali|flannel|tun|tailscale|lxc|kube|podman)"
 )
-
-GDR_LOST_FRAC = 0.5
-"""Below this share the NICs are far from some GPUs only, which NCCL decides by itself."""
-
-MIN_GPU_LINK_GBPS = 1.0
-"""A PCIe link of a GPU below 1 GB/s is no real one: the slowest, Gen1 x4, carries that."""
-
-ASYMMETRY = 2.0
-"""NVLink carries the same both ways; a factor two apart means a topology that was made up."""
-
-NVLINK_SHARE = 0.5
-"""A ring that uses less than half of the NVLink bandwidth of its own topology is cut off."""
 
 
 def _origin(log: CommLog, transport: Transport) -> str:
@@ -192,235 +176,6 @@ def findings_from_sockets(log: CommLog) -> list[Finding]:
     ]
 
 
-def _gdr_fix(facts: Facts) -> list[Fix]:
-    fixes = [
-        Fix(
-            title="Load nvidia-peermem, or use DMA-BUF",
-            detail="NCCL up to 2.22 looks for nv_peer_mem by its old name only; 2.23 on knows "
-            "nvidia-peermem, and kernels from 5.12 on with open GPU modules need neither.",
-            code="modprobe nvidia-peermem; lsmod | grep peermem",
-        )
-    ]
-    level = facts.variables.get("NCCL_NET_GDR_LEVEL")
-    if level is not None:
-        fixes.insert(
-            0,
-            Fix(
-                title="Unset NCCL_NET_GDR_LEVEL",
-                detail=f"It is {level}: GPUDirect RDMA is kept to nearer NICs.",
-                code="unset NCCL_NET_GDR_LEVEL",
-            ),
-        )
-    return fixes
-
-
-def findings_from_gdr(log: CommLog) -> list[Finding]:
-    """RDMA without GPUDirect: every byte between nodes takes the way through host memory."""
-    facts = Facts(log)
-    net = [
-        t
-        for t in log.transports
-        if t.kind == "net" and t.gdr is not None and t.how not in ("Socket", "socket")
-    ]
-    names = " ".join(f.fields.get("devices", "") for f in log.facts_of("rdma_devices"))
-    if GDR_INCAPABLE.search(names) and not re.search(r"mlx\d", names):
-        return []
-    if net:
-        by_pair: dict[tuple[int, int | None], dict[str, bool]] = defaultdict(dict)
-        for t in net:
-            pair = by_pair[t.source, t.target]
-            pair[t.direction] = pair.get(t.direction, True) and bool(t.gdr)
-        one_sided = [
-            (pair, ways)
-            for pair, ways in by_pair.items()
-            if len(ways) == 2 and len(set(ways.values())) == 2
-        ]
-        without = [t for t in net if not t.gdr]
-        directions = {t.direction: [x.gdr for x in net if x.direction == t.direction] for t in net}
-        split = (
-            len(directions) == 2
-            and {all(v) for v in directions.values()} == {True, False}
-            and (any(not any(v) for v in directions.values()))
-        )
-        if one_sided or split:
-            bad = next(t for t in net if not t.gdr)
-            text = (
-                f"GPUDirect RDMA is used on one end of a connection only: {bad.direction} of "
-                f"{bad.source} → {bad.target} goes through host memory"
-            )
-            return [_gdr_finding(log, bad.line, bad.process, text, "gdr_disabled_one_side", facts)]
-        if len(without) >= GDR_LOST_FRAC * len(net):
-            bad = without[0]
-            text = f"{len(without)} of {len(net)} network connections go through host memory"
-            return [_gdr_finding(log, bad.line, bad.process, text, "gdr_disabled", facts)]
-        return []
-    if log.multi_node is False:
-        return []
-    rings = [f for f in log.facts_of("connected") if f.fields.get("gdr") == "0"]
-    if (
-        rings
-        and log.multi_node
-        and any(f.fields["network"] != "Socket" for f in log.facts_of("network"))
-    ):
-        one = rings[0]
-        return [
-            _gdr_finding(
-                log,
-                one.line,
-                one.process,
-                "The rings are connected with GDR 0",
-                "gdr_disabled",
-                facts,
-            )
-        ]
-    states = [
-        f
-        for f in log.facts_of("gdr")
-        if GDR_CAPABLE.search(f.fields.get("name", f.fields.get("net", "")))
-        and "Socket" not in f.fields.get("net", "")
-    ]
-    if states and all(f.fields["state"] == "Disabled" for f in states):
-        one = states[0]
-        text = f"GPUDirect RDMA is disabled for every NIC ({len(states)} lines)"
-        return [_gdr_finding(log, one.line, one.process, text, "gdr_disabled", facts)]
-    return []
-
-
-def _gdr_finding(
-    log: CommLog, line: int, process: int | None, text: str, kind: str, facts: Facts
-) -> Finding:
-    return finding(
-        cause="nccl-config",
-        title="Nodes exchange data without GPUDirect RDMA"
-        if kind == "gdr_disabled"
-        else "GPUDirect RDMA works on one end of the connections only",
-        severity="critical",
-        confidence=0.85 if log.multi_node else 0.6,
-        evidence=[
-            row_evidence(log, line, process, text),
-            Evidence(
-                text="Measured cost in reported cases: 10 instead of 180 GB/s across PCIe "
-                "switches, 33 instead of 93 GB/s.",
-                source="nccl-log",
-            ),
-            class_evidence([kind]),
-        ],
-        fixes=_gdr_fix(facts),
-        ranks=_ranks(log, process),
-    )
-
-
-def _ranks(log: CommLog, process: int | None) -> tuple[int, ...]:
-    return () if process is None else tuple(set(log.processes[process].ranks.values()))
-
-
-def findings_from_graph(log: CommLog) -> list[Finding]:
-    """A topology that cannot be real, or a ring that leaves most of the NVLink bandwidth unused."""
-    facts = Facts(log)
-    problem = _bad_link(log) or _asymmetric(log) or _thin_ring(log)
-    if problem is None:
-        return []
-    line, process, text = problem
-    evidence = [row_evidence(log, line, process, text)]
-    path = facts.variables.get("NCCL_TOPO_FILE")
-    fixes = [
-        Fix(
-            title="Let NCCL detect the topology, or give it the machine's own file",
-            detail="Dump what it sees with NCCL_TOPO_DUMP_FILE and compare it with nvidia-smi.",
-            code="nvidia-smi topo -m; nvidia-smi nvlink --status",
-        )
-    ]
-    if path is not None:
-        at = next((e.line for e in log.env if e.variable == "NCCL_TOPO_FILE"), 0)
-        evidence.append(row_evidence(log, at, None, f"NCCL_TOPO_FILE is {path}"))
-        fixes.insert(
-            0,
-            Fix(
-                title="Unset NCCL_TOPO_FILE",
-                detail="The file does not describe this machine.",
-                code="unset NCCL_TOPO_FILE",
-            ),
-        )
-    evidence.append(class_evidence(["topo_file_wrong"]))
-    return [
-        finding(
-            cause="nccl-config",
-            title="NCCL plans with a topology that this machine does not have"
-            if path is not None
-            else "NCCL sees links far slower than this machine's",
-            severity="critical",
-            confidence=0.9 if path is not None else 0.7,
-            evidence=evidence,
-            fixes=fixes,
-            ranks=_ranks(log, process),
-        )
-    ]
-
-
-Problem = tuple[int, int | None, str]
-"""Line, process and what is wrong there."""
-
-
-def _bad_link(log: CommLog) -> Problem | None:
-    for node in log.topology:
-        narrow = node.bandwidth is not None and node.bandwidth < MIN_GPU_LINK_GBPS
-        if narrow and node.link == "PCI" and node.kind in ("GPU", "PCI"):
-            return (
-                node.line,
-                node.process,
-                f"The PCIe link of {node.kind}/{node.identity} carries {node.bandwidth:g} GB/s",
-            )
-    if log.multi_node is not True:
-        for graph in log.graphs:
-            if graph.pattern == 4 and 0 < graph.bandwidth_intra < MIN_GPU_LINK_GBPS:
-                return (
-                    graph.line,
-                    graph.process,
-                    f"The ring is planned with {graph.bandwidth_intra:g} GB/s a channel",
-                )
-    return None
-
-
-def _asymmetric(log: CommLog) -> Problem | None:
-    links: dict[tuple[int | None, str, str], tuple[float, int]] = {}
-    for node in log.topology:
-        if node.link == "NVL" and node.kind == "GPU" and node.parent and node.bandwidth:
-            links.setdefault(
-                (node.process, node.parent, node.identity), (node.bandwidth, node.line)
-            )
-    for (process, a, b), (there, line) in links.items():
-        back = links.get((process, b, a))
-        if back is not None and there * ASYMMETRY <= back[0]:
-            return (
-                line,
-                process,
-                f"NVLink from GPU/{a} to GPU/{b} carries {there:g} GB/s, the way back {back[0]:g}",
-            )
-    return None
-
-
-def _thin_ring(log: CommLog) -> Problem | None:
-    totals: dict[int | None, float] = {}
-    for fact in log.facts_of("system"):
-        if "total" in fact.fields:
-            totals.setdefault(fact.process, float(fact.fields["total"]))
-    if log.multi_node:
-        return None
-    for graph in log.graphs:
-        total = totals.get(graph.process)
-        if graph.pattern != 4 or total is None or graph.type_intra != "NVL":
-            continue
-        ring = graph.channels * graph.bandwidth_intra
-        if 0 < ring < NVLINK_SHARE * total:
-            return (
-                graph.line,
-                graph.process,
-                f"The ring uses {graph.channels} channels of {graph.bandwidth_intra:g} GB/s; "
-                f"the GPU's links carry {total:g} GB/s",
-            )
-    return None
-
-
 def findings_from_interface(log: CommLog) -> list[Finding]:
     """A bootstrap interface that other hosts cannot reach, in a job of several nodes."""
     if log.multi_node is not True and "NCCL_COMM_ID" not in Facts(log).variables:
@@ -447,7 +202,7 @@ def findings_from_interface(log: CommLog) -> list[Finding]:
                         code="ip -br addr; export NCCL_SOCKET_IFNAME=eth0",
                     )
                 ],
-                ranks=_ranks(log, fact.process),
+                ranks=ranks_of(log, fact.process),
             )
         ]
     return []

@@ -17,13 +17,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuprof.commlog import CallTail, CommLog, Event, Fact
+from gpuprof.commlog import CommLog, Event, Fact
 from gpuprof.errors import InputError
 from gpuprof.readers import nccl_scan
+from gpuprof.readers.nccl_calls import CallKeeper
 from gpuprof.readers.nccl_finish import LineKeeper, ProcessKeeper, date_log, name_ranks
 from gpuprof.readers.nccl_grammar import (
     BARE,
-    COLLECTIVE,
     INFO_KINDS,
     LAUNCHER_RANK,
     PREFIX,
@@ -48,21 +48,8 @@ MAX_TRANSPORTS = 120_000
 """512 ranks with 100 peers each, both directions; beyond it the matrix says nothing more."""
 
 MAX_PREFIXES = 50_000
-RECENT_CALLS = 32
-"""Calls per communicator handle that are kept to compare ranks."""
-
-MAX_SILENT = 64
-HEAVY_CALLS = 4_000
-TAIL_BYTES = 1 << 19
-"""In a chunk with more calls than this, only those in its last 512 KiB are read one by one; where a
-communicator of the chunk before is not among them, the last of each is found at once."""
-
 MAX_RINGS = 4_096
 
-LAST_CALLS = re.compile(
-    rb"opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count \d+ datatype \d+ op \d+ root \d+ "
-    rb"comm (\S+)"
-)
 WARN = b"NCCL WARN "
 RANK_IN_TEXT = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]|\[rank(\d+)\]|\bRank (\d+)\]")
 BARE_INFO = re.compile(
@@ -122,8 +109,7 @@ class _Reader:
         self.prefixes: dict[bytes, Origin] = {}
         self.transports: set[bytes] = set()
         self.channels = False  # a release that says Channel never says Ring
-        self.active: set[bytes] = set()
-        self.tails: dict[bytes, CallTail] = {}
+        self.calls = CallKeeper(lambda before: self._prefix(before).process)
         self.kept: Counter[tuple[int | None, int]] = Counter()
         self.events: dict[tuple[int | None, int | None, str], Event] = {}
         self.event_devices: dict[tuple[int | None, int | None, str], int | None] = {}
@@ -148,7 +134,7 @@ class _Reader:
         self.line += newlines
         self.log.line_count += newlines
         if b"opCount " in data:
-            self._calls(data, self.line)
+            self.calls.read(data, self.line)
 
     def _prefixed(self, found: nccl_scan.Found) -> None:
         origin = self._prefix(found.before)
@@ -318,61 +304,13 @@ class _Reader:
                 if len(seen) == len(new):
                     break
 
-    def _calls(self, data: bytes, end_line: int) -> None:
-        count = data.count(b"opCount ")
-        self.counts["collective"] += count
-        start = max(0, len(data) - TAIL_BYTES) if count > HEAVY_CALLS else 0
-        places: dict[bytes, int] = {}
-        for match in COLLECTIVE.finditer(data, start):
-            places[match.group(6)] = match.start()
-            self._call(match, data)
-        silent = self.active - places.keys() if start else set()
-        if len(silent) > MAX_SILENT:  # many fell silent in this chunk: find the last call of each
-            last = {handle: text for text, handle in LAST_CALLS.findall(data, 0, start)}
-            for handle in silent & last.keys():
-                tail = self._tail(handle, data)
-                tail.last = max(tail.last, int(last[handle], 16))
-        else:
-            for handle in silent:
-                end = data.rfind(b" comm " + handle + b" ", 0, start)
-                found = COLLECTIVE.search(data, data.rfind(b"\n", 0, max(end, 0)) + 1)
-                if end >= 0 and found is not None and found.group(6) == handle:
-                    places[handle] = found.start()
-                    self._call(found, data)
-        self.active = set(places)
-        line, at = end_line, len(data)
-        for handle, place in sorted(places.items(), key=lambda item: -item[1]):
-            line -= data.count(b"\n", place, at)
-            at = place
-            self._tail(handle, data).line = line
-
-    def _call(self, match: re.Match[bytes], data: bytes) -> None:
-        text, size, datatype, op, root, handle = match.groups()
-        tail = self._tail(handle, data)
-        number = int(text, 16)
-        tail.last = max(tail.last, number)
-        tail.calls += 1
-        at = match.start() - 2
-        function = data[data.rfind(b" ", 0, at) + 1 : at].decode("utf-8", "replace")
-        tail.recent[number] = (function, int(size), int(datatype), int(op), int(root))
-        if len(tail.recent) > RECENT_CALLS:
-            del tail.recent[next(iter(tail.recent))]
-
-    def _tail(self, handle: bytes, data: bytes) -> CallTail:
-        tail = self.tails.get(handle)
-        if tail is None:
-            name = handle.decode("utf-8", "replace")
-            at = data.find(b"comm " + handle)
-            start = data.rfind(b"\n", 0, at) + 1
-            nccl = data.find(b"NCCL INFO ", start, at)
-            process = self._prefix(data[start:nccl]).process if nccl >= 0 else None
-            tail = self.tails[handle] = self.log.calls[name] = CallTail(process, name)
-        return tail
-
     def finish(self) -> CommLog:
         log = self.log
         log.processes = self.processes.rows()
         log.lines = self.lines.table()
+        log.calls = {tail.handle: tail for tail in self.calls.tails.values()}
+        if self.calls.count:
+            self.counts["collective"] = self.calls.count
         log.counts = dict(self.counts)
         devices = [self.event_devices[key] for key in self.events]
         log.events = list(self.events.values())

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from fixtures.nccl_logs import VERSIONS, Job, build_log
 from gpuprof.commlog import CommLog
 from gpuprof.errors import InputError
-from gpuprof.readers import nccl_log as reader
-from gpuprof.readers import nccl_scan
+from gpuprof.readers import nccl_calls, nccl_scan
 from gpuprof.readers.nccl_log import read_nccl_log
 
 
@@ -201,13 +200,13 @@ def test_calls_keep_the_last_of_each_communicator(tmp_path: Path) -> None:
     tail = read(tmp_path, *lines).calls["0xab"]
     assert (tail.last, tail.calls, tail.line) == (99, 100, 100)
     assert tail.recent[99] == ("AllReduce", 64, 7, 0, 0)
-    assert len(tail.recent) == reader.RECENT_CALLS
+    assert len(tail.recent) == nccl_calls.RECENT_CALLS
 
 
 def test_busy_chunks_lose_no_last_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that stopped long before the others keeps its last number."""
-    monkeypatch.setattr(reader, "HEAVY_CALLS", 10)
-    monkeypatch.setattr(reader, "TAIL_BYTES", 1000)
+    monkeypatch.setattr(nccl_calls, "HEAVY_CALLS", 10)
+    monkeypatch.setattr(nccl_calls, "TAIL_BYTES", 1000)
     monkeypatch.setattr(nccl_scan, "CHUNK_BYTES", 8000)
     lines = [
         f"n1:{r}:1 [{r}] NCCL INFO AllReduce: opCount {n:x} sendbuff 0x1 recvbuff 0x1 count 64 datatype "

@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuprof.analyzers.nccl.evidence import cause_classes
-from gpuprof.analyzers.nccl.placement import findings_from_topology, nvlink_islands
+from gpuprof.analyzers.nccl.islands import nvlink_islands
+from gpuprof.analyzers.nccl.placement import findings_from_topology
 from gpuprof.readers.nccl_log import read_nccl_log
 from gpuprof.readers.topology import Topology, parse_topology
 
