@@ -6,12 +6,25 @@ the list complete.
 
 from __future__ import annotations
 
-from gpuprof.analyzers.causes import dataloader, host_overhead, small_batch, sync_points
+from gpuprof.analyzers.causes import (
+    checkpoint,
+    dataloader,
+    host_overhead,
+    low_precision,
+    memcpy,
+    nccl_wait,
+    small_batch,
+    sync_points,
+)
 from gpuprof.analyzers.causes.base import Cause
 
 CAUSES: tuple[Cause, ...] = (
     dataloader.CAUSE,
     small_batch.CAUSE,
     sync_points.CAUSE,
+    nccl_wait.CAUSE,
     host_overhead.CAUSE,
+    memcpy.CAUSE,
+    checkpoint.CAUSE,
+    low_precision.CAUSE,
 )
