@@ -37,7 +37,7 @@ from gpuprof.analyzers.causes.base import (
     finding,
     too_little,
 )
-from gpuprof.analyzers.host import Blocking
+from gpuprof.analyzers.host import SAME_COPY_NS, Blocking
 from gpuprof.analyzers.intervals import contains, covered
 from gpuprof.analyzers.operators import innermost
 from gpuprof.analyzers.places import lines_of
@@ -78,7 +78,7 @@ def judge(run: RunView) -> Verdict:
             missing="runtime calls were not recorded",
             command="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
         )
-    calls = sum(int(_mine(rank).sum()) for rank in run.ranks)
+    calls = sum(int(_counted(rank).sum()) for rank in run.ranks)
     share = float(np.mean([_share(rank) for rank in run.ranks]))
     if not calls:
         return RuledOut(cause=ID, why="no call in the recorded steps waits for the device")
@@ -139,6 +139,25 @@ def _mine(rank: RankAccount) -> NDArray[np.bool_]:
     return result
 
 
+def _counted(rank: RankAccount) -> NDArray[np.bool_]:
+    """Those of `_mine` that are a wait of their own: a copy that waited and the synchronize right
+    after it are the two halves of one `.item()`."""
+    calls, trace = rank.host.blocking, rank.trace
+    if not len(calls.row):
+        return np.zeros(0, np.bool_)
+    synchronizes = trace.name_mask(lambda name: "Synchronize" in name)[calls.row]
+    second = np.zeros(len(calls.row), np.bool_)
+    second[1:] = (
+        synchronizes[1:]
+        & ~synchronizes[:-1]
+        & (calls.lane[1:] == calls.lane[:-1])
+        & (calls.kind[1:] == calls.kind[:-1])
+        & (calls.start_ns[1:] - calls.end_ns[:-1] < SAME_COPY_NS)
+    )
+    counted: NDArray[np.bool_] = _mine(rank) & ~second
+    return counted
+
+
 def _harmless(run: RunView, calls: int, share: float) -> str:
     waited = sum(float(_waited(rank).sum()) for rank in run.ranks) / len(run.ranks) / 1e6
     per_step = calls / len(run.ranks) / max(len(run.first.main.steps), 1)
@@ -170,7 +189,7 @@ def _explained(gain: Gain | None) -> Gain | None:
 
 def _by_spelling(rank: RankAccount) -> list[tuple[str, int]]:
     """How the calls are spelled in PyTorch, most frequent first, by the operator around them."""
-    trace, calls, mine = rank.trace, rank.host.blocking, _mine(rank)
+    trace, calls, mine = rank.trace, rank.host.blocking, _counted(rank)
     ops = trace.rows_of(Category.CPU_OP)
     named = np.array([name in _SPELLINGS for name in trace.names], np.bool_)
     ops = ops[named[trace.name[ops]]] if len(ops) else ops
@@ -191,8 +210,7 @@ def _by_spelling(rank: RankAccount) -> list[tuple[str, int]]:
 
 def _evidence(run: RunView, rank: RankAccount, share: float) -> list[Evidence]:
     steps = max(len(rank.main.steps), 1)
-    mine = _mine(rank)
-    n_calls = int(mine.sum())
+    n_calls = int(_counted(rank).sum())
     step_ms = run.step_ms()
     evidence = [
         Evidence(
