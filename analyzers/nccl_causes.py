@@ -8,6 +8,7 @@ findings carry no share and no gain; each carries its decisive line and the clas
 
 from __future__ import annotations
 
+from gpuprof.analyzers.nccl.bandwidth import findings_from_bandwidth
 from gpuprof.analyzers.nccl.differences import findings_from_differences
 from gpuprof.analyzers.nccl.evidence import cause_classes, decisive_line
 from gpuprof.analyzers.nccl.first_cause import findings_from_events
@@ -56,6 +57,7 @@ def findings_from_commlog(log: CommLog) -> list[Finding]:
         *findings_from_sockets(log),
         *findings_from_interface(log),
         *findings_from_limits(log),
+        *findings_from_bandwidth(log),
     ]
     slow.sort(key=lambda f: (_RANK[f.severity], -f.confidence))
     strong = [f for f in failure if f.confidence >= CERTAIN]

@@ -155,6 +155,19 @@ class Fact:
     line: int
 
 
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """A measurement of nccl-tests. Bandwidths are GB/s (10^9), as nccl-tests defines them."""
+
+    line: int
+    size_bytes: int
+    dtype: str
+    time_us: float
+    algorithm_gbps: float
+    bus_gbps: float
+    in_place: bool
+
+
 @dataclass(slots=True)
 class CallTail:
     """The last API calls of one communicator handle (subsystem COLL).
@@ -198,6 +211,7 @@ class CommLog:
     topology: list[TopologyNode] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
     calls: dict[str, CallTail] = field(default_factory=dict)
+    bandwidths: list[Bandwidth] = field(default_factory=list)
     progress: list[tuple[int, str]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     size_bytes: int = 0

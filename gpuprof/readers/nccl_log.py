@@ -32,7 +32,7 @@ from gpuprof.readers.nccl_grammar import (
     TRANSPORT_FIELDS,
     TRANSPORTS,
 )
-from gpuprof.readers.nccl_rows import ROWS, transport
+from gpuprof.readers.nccl_rows import ROWS, transportfrom gpuprof.readers.nccl_tests_output import HEADER, bandwidths
 
 MAX_TEXT = 600
 """Characters of a line that are kept; the longest WARN of NCCL is below 500."""
@@ -49,6 +49,7 @@ MAX_TRANSPORTS = 120_000
 
 MAX_PREFIXES = 50_000
 MAX_RINGS = 4_096
+MAX_BANDWIDTHS = 10_000
 
 WARN = b"NCCL WARN "
 RANK_IN_TEXT = re.compile(r"\[(?:PG [^\]]*)?Rank (\d+)\]|\[rank(\d+)\]|\bRank (\d+)\]")
@@ -118,6 +119,7 @@ class _Reader:
         self.file = 0
         self.line = 1
         self.marked = False
+        self.table = False
 
     def read(self, data: bytes, file: int) -> None:
         self.file = file
@@ -130,6 +132,9 @@ class _Reader:
             else:
                 self._other(found)
         self._transports(data, first_line)
+        self.table = self.table or (first_line == 1 and HEADER in data)
+        if self.table and len(self.log.bandwidths) < MAX_BANDWIDTHS:
+            self.log.bandwidths += bandwidths(data, first_line)
         newlines = data.count(b"\n")
         self.line += newlines
         self.log.line_count += newlines
