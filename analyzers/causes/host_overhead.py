@@ -23,7 +23,6 @@ from __future__ import annotations
 import re
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
@@ -35,7 +34,7 @@ from gpuprof.analyzers.causes.base import (
     finding,
     too_little,
 )
-from gpuprof.analyzers.intervals import covered, union
+from gpuprof.analyzers.intervals import Spans, covered, subtract, union
 from gpuprof.analyzers.places import lines_of
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
@@ -139,14 +138,14 @@ def _split(rank: RankAccount) -> dict[str, float]:
     trace = rank.trace
     on_driving = np.isin(trace.lane, rank.host.lanes)
 
-    def inside(category: Category) -> NDArray[np.int64]:
+    def spans_of(category: Category) -> Spans:
         rows = np.flatnonzero((trace.category == category) & on_driving)
-        spans = union(trace.start_ns[rows], trace.start_ns[rows] + trace.dur_ns[rows])
-        part: NDArray[np.int64] = np.minimum(covered(spans, start, end), host[held])
-        return part
+        return union(trace.start_ns[rows], trace.start_ns[rows] + trace.dur_ns[rows])
 
-    calls = inside(Category.RUNTIME)
-    operators = np.maximum(inside(Category.CPU_OP) - calls, 0)
+    in_calls = spans_of(Category.RUNTIME)
+    in_operators = subtract(spans_of(Category.CPU_OP), in_calls)
+    calls = np.minimum(covered(in_calls, start, end), host[held])
+    operators = np.minimum(covered(in_operators, start, end), host[held] - calls)
     rest = np.maximum(host[held] - calls - operators, 0)
     return {
         "launch calls and other runtime calls": float(calls.sum()) / total,
