@@ -1,0 +1,207 @@
+"""Cause 5: a host that can't keep up, and advice that fits what the run already does."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.runs import FixedPricing, Job, cpu_training, plain, priced, training, view
+from fixtures.traces import TraceBuilder
+from fixtures.views import texts
+from gpuprof.analyzers.causes import host_overhead
+from gpuprof.analyzers.causes.base import Verdict
+from gpuprof.diagnosis import Finding, NotJudged, RuledOut
+
+
+def judged(job: Job | TraceBuilder) -> Verdict:
+    return host_overhead.judge(view(job))
+
+
+def found(job: Job | TraceBuilder) -> Finding:
+    verdict = judged(job)
+    assert isinstance(verdict, Finding), verdict
+    return verdict
+
+
+def late(**more: object) -> Job:
+    """Ten kernels of 10 µs behind 50 µs of host work each: the step is the host's 550 µs."""
+    return training(6, kernels=(10,) * 10, work_us=50, **more)  # type: ignore[arg-type]
+
+
+def test_a_late_host_is_found_with_share_and_gain() -> None:
+    finding = found(late())
+    assert (finding.cause, finding.number, finding.severity) == ("host-overhead", 5, "critical")
+    assert finding.share == pytest.approx((55 - 10 - 3) / 55, abs=0.01)
+    assert finding.gain is not None
+    assert finding.gain.step_ms == pytest.approx(0.1, abs=0.005)
+    assert finding.gain.low <= finding.gain.reduction <= finding.gain.high
+    said = plain(texts(finding.evidence))
+    assert "10 device events a step with a median length of 10.0 µs" in said
+    assert "not ahead of the device" in said
+
+
+def test_a_host_that_keeps_ahead_is_ruled_out_with_its_share() -> None:
+    verdict = judged(training(6, kernels=(1_000,) * 3, work_us=500))
+    assert isinstance(verdict, RuledOut)
+    assert "named from 5.0 %" in plain(verdict.why)
+
+
+@pytest.mark.parametrize(("work_us", "is_named"), [(1_045.0, False), (1_060.0, True)])
+def test_the_band_begins_at_5_percent(work_us: float, is_named: bool) -> None:
+    """The device works 1 ms, the host 1050 or 1065 µs a step."""
+    assert isinstance(judged(training(30, work_us=work_us)), Finding) is is_named
+
+
+@pytest.mark.parametrize(("reduction", "is_named"), [(0.0199, False), (0.021, True)])
+def test_gains_under_2_percent_are_suppressed(reduction: float, is_named: bool) -> None:
+    verdict = host_overhead.judge(priced(view(late()), FixedPricing(reduction)))
+    assert isinstance(verdict, Finding) is is_named
+
+
+def test_a_run_that_is_late_only_under_the_profiler_is_not_named() -> None:
+    """100 µs of host work before each 93 µs kernel, more than half of it recording operators."""
+    job = Job()
+    for number in range(6):
+        with job.step(number):
+            for _ in range(6):
+                for _ in range(30):
+                    with job.op("aten::view"):
+                        job.work(3.2)
+                job.kernel("ampere_sgemm_128x128_nn", 93)
+    run = view(job)
+    assert run.share("host") > 0.05
+    verdict = host_overhead.judge(run)
+    assert isinstance(verdict, RuledOut)
+    assert "profiler's own records" in verdict.why
+
+
+def test_an_untrusted_replay_quotes_no_gain() -> None:
+    finding = host_overhead.judge(priced(view(late()), FixedPricing(error=0.04)))
+    assert isinstance(finding, Finding)
+    assert finding.gain is None
+    assert finding.confidence <= 0.6
+
+
+def test_no_more_is_promised_than_the_cause_itself_holds() -> None:
+    """A host without any cost would hide the loader's wait as well; that is not its gain."""
+    job = training(8, load_us=500, kernels=(20,) * 10, work_us=40)
+    finding = found(job)
+    assert finding.gain is not None
+    assert finding.gain.reduction <= finding.share + view(job).share("launch") + 1e-4
+
+
+def test_device_rows_alone_can_not_tell() -> None:
+    verdict = judged(TraceBuilder().launch_kernel("k", start_us=0, dur_us=10))
+    assert isinstance(verdict, NotJudged)
+    assert "ProfilerActivity" in verdict.command
+
+
+def test_on_a_cpu_it_is_the_time_outside_of_operators() -> None:
+    finding = found(cpu_training(5, compute_us=600, python_us=400))
+    assert finding.share == pytest.approx(0.4)
+    assert finding.gain is not None
+    assert finding.gain.reduction == pytest.approx(0.4)
+    said = texts(finding.fixes)
+    assert "torch.compile" not in said
+    assert "CUDA" not in said
+    assert "outside of operators" in finding.title
+
+
+# Advice
+
+
+def test_a_plain_run_is_told_to_compile_or_capture() -> None:
+    said = texts(found(late()).fixes)
+    assert "torch.compile" in said
+    assert "torch.cuda.CUDAGraph" in said
+
+
+def test_a_compiled_run_is_not_told_to_compile() -> None:
+    said = texts(found(late(kernel="triton_poi_fused_add_relu_0")).fixes)
+    assert "Compile the model" not in said
+    assert "torch.cuda.CUDAGraph()" not in said
+    assert "reduce-overhead" in said
+
+
+def test_a_run_with_graphs_is_not_told_to_capture() -> None:
+    job = Job()
+    for number in range(6):
+        with job.step(number):
+            job.work(500)
+            job.graph((10, 10, 10))
+    said = texts(found(job).fixes)
+    assert "Capture" not in said
+    assert "CUDAGraph()" not in said
+    assert "Give each launch more to do" not in said
+
+
+@pytest.mark.parametrize(
+    ("op", "advised"), [("aten::_fused_adamw_", False), ("aten::_foreach_add_", True)]
+)
+def test_a_slow_optimizer_is_fused_unless_it_is(op: str, advised: bool) -> None:
+    job = Job()
+    for number in range(6):
+        with job.step(number):
+            for _ in range(5):
+                job.work(30)
+                job.kernel("k", 5)
+            begun = job.now
+            job.optimizer(100, "AdamW")
+            job.trace.op(op, start_us=begun, dur_us=10)
+    said = texts(found(job).fixes)
+    assert ("torch.optim.AdamW(model.parameters(), …, fused=True)" in said) is advised
+
+
+def test_a_quick_optimizer_is_left_alone() -> None:
+    job = Job()
+    for number in range(6):
+        with job.step(number):
+            job.work(500)
+            job.kernel("k", 5)
+            job.optimizer(10)
+    assert "fused=True" not in texts(found(job).fixes)
+
+
+def test_driver_allocations_are_named_and_told_how_to_avoid() -> None:
+    job = Job()
+    for number in range(6):
+        with job.step(number):
+            job.kernel("k", 100)
+            job.trace.runtime("cudaFree", start_us=job.now, dur_us=400)
+            job.work(400)
+    finding = found(job)
+    assert "expandable_segments" in finding.fixes[0].code
+    assert "asking the driver for memory" in texts(finding.evidence)
+
+
+def test_the_late_time_is_split_by_what_the_host_did() -> None:
+    """Of 85 µs a kernel: 40 inside an operator, a launch call of 5 outside of it, and the 32 of
+    40 µs of Python that the kernel before does not hide."""
+    job = Job()
+    for number in range(6):
+        with job.step(number):
+            for _ in range(10):
+                job.work(40)
+                with job.op("aten::add"):
+                    job.work(40)
+                job.kernel("k", 5)
+    said = plain(texts(found(job).evidence))
+    assert "47 % inside operators" in said
+    assert "38 % between operators" in said
+    assert "5.9 % launch calls" in said
+
+
+def test_compilation_during_the_window_is_said() -> None:
+    job = late()
+    with job.op("CachingAutotuner.synchronize"):
+        job.work(1)
+    assert "compiled during the recorded steps" in texts(found(job).evidence)
+
+
+def test_the_lines_of_the_loop_are_named() -> None:
+    job = Job()
+    for number in range(6):
+        with job.step(number), job.python("train.py(12): preprocess"):
+            for _ in range(10):
+                job.work(50)
+                job.kernel("k", 10)
+    assert [(p.file, p.line) for p in found(job).where] == [("train.py", 12)]
