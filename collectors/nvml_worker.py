@@ -6,7 +6,7 @@
 Records go to standard output, one JSON line each. Each GPU has two threads, one for the fast
 readings and one for the slow ones, so that a call that hangs holds up nothing but its own tier;
 all GPUs tick together. The main thread writes, watches the others, and leaves when standard input
-ends. A call without an answer for `GIVE_UP_S` ends the process: its successor leaves it out.
+ends. A call on a GPU that will not come back ends the process: its successor leaves it out.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ from gpuprof.collectors.nvml_plan import EVENTS
 from gpuprof.collectors.nvml_readers import Failure, Value, failure
 from gpuprof.collectors.sampler_lock import Member
 from gpuprof.collectors.tier_output import TierOutput
+from gpuprof.collectors.watchdog import Watchdog
 from gpuprof.sample_format import Device, Event, Note, Rank, Record, Ring, Status, Window, line
 
-HUNG_AFTER_S = 2.0
-"""A driver call that takes longer is reported: the slowest ordinary one takes 20 ms."""
-GIVE_UP_S = 30.0
 HUNG_EXIT = 75
+GIVEN_UP = "given up"
+"""What the worker says before it ends because of a call: its successor leaves that call out."""
+UUID_WAIT_S = 60.0
+"""How long a rank waits to be joined to its GPUs, while the driver starts."""
 QUEUE_LINES = 20_000
 """What waits for a stalled disk; beyond it readings are dropped."""
 LOST_TICKS = 10
 """A lost GPU is asked only every so many ticks: it may come back, but not soon."""
 VIEW_EVERY_S = 5.0
 """Listing processes costs the driver milliseconds."""
+WRITE_EVERY_S = 0.05
 EVENT_WAIT_MS = 500
 START_DELAY_S = 0.05
 
@@ -52,8 +55,10 @@ class Worker:
         self.options = options
         self.stop = threading.Event()
         self.lines: queue.Queue[bytes] = queue.Queue(QUEUE_LINES)
-        self.calls: dict[str, tuple[str, float, TierOutput | None]] = {}
+        self.dog = Watchdog()
         self.uuids: dict[int, str] = {}
+        self.gpus: int | None = None
+        """How many GPUs will tell their UUID; None until the driver has started."""
         self.started_s = time.monotonic() + START_DELAY_S
         self._columns = iter(range(options.generation * 1000, (options.generation + 1) * 1000))
         self._columns_lock = threading.Lock()
@@ -75,24 +80,13 @@ class Worker:
     def spawn(self, target: Callable[..., None], *arguments: object) -> None:
         threading.Thread(target=target, args=arguments, daemon=True).start()
 
-    def watch(self, key: str, output: TierOutput | None = None) -> Callable[[str], None]:
-        """A callback that tells the watchdog which call a thread is in."""
-
-        def on_call(label: str) -> None:
-            if label:
-                self.calls[key] = (label, time.monotonic(), output)
-            else:
-                self.calls.pop(key, None)
-
-        return on_call
-
     def ticks(self, period_s: float) -> Any:
         """Waits for each tick of the common grid; ticks that were overslept are left out."""
         n = 0
         while not self.stop.is_set():
             due_s = self.started_s + n * period_s
-            if self.stop.wait(max(0.0, due_s - time.monotonic())):
-                return
+            # The process never waits for its threads, so they need not hear of its end.
+            time.sleep(max(0.0, due_s - time.monotonic()))
             yield n
             n = max(n + 1, int((time.monotonic() - self.started_s) / period_s) + 1)
 
@@ -100,7 +94,7 @@ class Worker:
 
     def run_driver(self) -> None:
         """Starts the driver's library and one thread a GPU."""
-        on_call = self.watch("start")
+        on_call = self.dog.watch("start")
         on_call("nvmlInit")
         try:
             nvml = load_pynvml()
@@ -118,6 +112,7 @@ class Worker:
             except Exception as error:
                 why = failure(error)
                 self.put([Device(g=index, status=why.status.word, why=why.why)])
+        self.gpus = len(handles)
         for index, handle in handles.items():
             self.spawn(self.run_gpu, nvml, handle, index)
         self.spawn(self.run_events, nvml, handles)
@@ -128,12 +123,13 @@ class Worker:
         """Probes a GPU, then reads its fast tiers until the end."""
         scope = f"gpu:{index}"
         skip = {label for gpu, label in self.options.skip if gpu == index}
-        on_call = self.watch(f"{index}:start")
+        on_call = self.dog.watch("start", index)
         try:
             on_call("facts")
             known = {} if "facts" in skip else facts(nvml, handle)
         except Exception as error:
             why = failure(error)
+            self.uuids[index] = ""
             self.put([Device(g=index, status=why.status.word, why=why.why)])
         else:
             self.uuids[index] = str(known.get("uuid", ""))
@@ -157,8 +153,8 @@ class Worker:
         for output in outputs.values():
             self.put(output.declaration())
         self.spawn(self.run_slow, gpu, outputs["slow"], index)
-        fast_call = self.watch(f"{index}:fast", outputs["fast"])
-        gpm_call = self.watch(f"{index}:gpm", outputs["gpm"])
+        fast_call = self.dog.watch("fast", index, outputs["fast"])
+        gpm_call = self.dog.watch("gpm", index, outputs["gpm"])
         lost = False
         for n in self.ticks(1 / self.options.fast_hz):
             if lost and n % LOST_TICKS:
@@ -178,7 +174,7 @@ class Worker:
     def run_slow(self, gpu: Gpu, output: TierOutput, index: int) -> None:
         """Reads a GPU's slow tier and empties the driver's rings."""
         scope = f"gpu:{index}"
-        on_call = self.watch(f"{index}:slow", output)
+        on_call = self.dog.watch("slow", index, output)
         measured = False
         for _ in self.ticks(1 / self.options.slow_hz):
             self.read(gpu, output, on_call)
@@ -246,7 +242,7 @@ class Worker:
 
     def run_views(self) -> None:
         """Lists who uses the GPUs, every few seconds."""
-        on_call = self.watch("views")
+        on_call = self.dog.watch("views")
         for _ in self.ticks(VIEW_EVERY_S):
             on_call("processes")
             try:
@@ -262,10 +258,9 @@ class Worker:
     def serve(self) -> int:
         """Writes records and watches the threads until standard input ends."""
         self.spawn(self.run_driver)
-        reported: set[tuple[str, float]] = set()
         inbox = b""
         while True:
-            ready, _, _ = select.select([sys.stdin.fileno()], [], [], 0.02)
+            ready, _, _ = select.select([sys.stdin.fileno()], [], [], WRITE_EVERY_S)
             if ready:
                 data = os.read(sys.stdin.fileno(), 1 << 16)
                 if not data:
@@ -275,32 +270,26 @@ class Worker:
                 *whole, inbox = (inbox + data).split(b"\n")
                 for text in whole:
                     self.join(text)
-            given_up = self.look_for_hung(reported)
+            given_up = self.look_for_hung()
             self.flush()
             if given_up:
                 return HUNG_EXIT
 
-    def look_for_hung(self, reported: set[tuple[str, float]]) -> bool:
-        """Reports calls without an answer; True when one has been so for too long."""
-        now_s = time.monotonic()
+    def look_for_hung(self) -> bool:
+        """Reports calls without an answer; True when one will not come back."""
         given_up = False
-        for key, (label, since_s, output) in list(self.calls.items()):
-            waited_s = now_s - since_s
-            if waited_s < HUNG_AFTER_S:
-                continue
-            if (key, since_s) not in reported:
-                reported.add((key, since_s))
-                index = key.partition(":")[0]
-                scope = f"gpu:{index}" if index.isdigit() else ""
-                why = f"no answer from the driver ({label})"
-                self.note(f"{why} for {waited_s:.1f} s", scope, call=label)
-                if output is not None:
+        for hung, fresh in self.dog.hung():
+            scope = "" if hung.gpu is None else f"gpu:{hung.gpu}"
+            if fresh:
+                why = f"no answer from the driver ({hung.label})"
+                self.note(f"{why} for {hung.waited_s:.1f} s", scope, call=hung.label)
+                if hung.output is not None:
                     unknown = Failure(Status.ERROR, why)
-                    at_ns = int(since_s * 1e9)
-                    self.put(output.reading(at_ns, 0, [unknown] * len(output.names)))
-            if waited_s >= GIVE_UP_S:
+                    values = [unknown] * len(hung.output.names)
+                    self.put(hung.output.reading(int(hung.since_s * 1e9), 0, values))
+            if hung.lost:
                 given_up = True
-                self.note("given up", f"gpu:{key.partition(':')[0]}", call=label)
+                self.note(GIVEN_UP, scope, call=hung.label)
         return given_up
 
     def join(self, text: bytes) -> None:
@@ -314,9 +303,11 @@ class Worker:
     def _join(self, member: Member) -> None:
         uuids = member.uuids
         if not uuids:
-            self.stop.wait(2 * HUNG_AFTER_S if not self.uuids else 0.2)  # until GPUs are known
-            known = [self.uuids[index] for index in sorted(self.uuids)]
-            uuids = rank_uuids(rank_environ(member.pid), known)
+            until = time.monotonic() + UUID_WAIT_S
+            while time.monotonic() < until and (self.gpus is None or len(self.uuids) < self.gpus):
+                time.sleep(0.1)
+            known = [self.uuids.get(index, "") for index in range(max(self.uuids, default=-1) + 1)]
+            uuids = [uuid for uuid in rank_uuids(rank_environ(member.pid), known) if uuid]
         self.put([Rank(pid=member.pid, rank=member.rank, uuids=uuids)])
 
     def flush(self) -> None:
@@ -333,7 +324,7 @@ class Worker:
 
 
 def _address(handle: Any) -> int:
-    import ctypes  # noqa: PLC0415
+    import ctypes
 
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 

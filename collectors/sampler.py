@@ -26,6 +26,7 @@ from gpuprof import __version__
 from gpuprof.collectors.host import Source, node_sources
 from gpuprof.collectors.host_process import METRICS as PROCESS_METRICS
 from gpuprof.collectors.host_process import ProcessReader, allowed
+from gpuprof.collectors.nvml_worker import GIVEN_UP
 from gpuprof.collectors.sampler_client import DISK_EXIT
 from gpuprof.collectors.sampler_lock import Member, NodeLock, Roster, alive, born_ticks
 from gpuprof.collectors.segments import MAX_BYTES, SegmentWriter
@@ -181,7 +182,7 @@ class Sampler:
             record.cpus, record.mems = allowed(record.pid)
             text = line(record)
         self._keep(record, text)
-        if isinstance(record, Note) and record.text == "given up" and self.worker is not None:
+        if isinstance(record, Note) and record.text == GIVEN_UP and self.worker is not None:
             self.worker.skip.add(f"{record.scope.removeprefix('gpu:')}:{record.call}")
 
     def emit(self, records: Iterable[Record]) -> None:

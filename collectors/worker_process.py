@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+WORKER = (sys.executable, "-m", "gpuprof.collectors.nvml_worker")
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 30.0
@@ -25,10 +26,12 @@ MAX_LINE_BYTES = 1 << 20
 
 
 class WorkerProcess:
-    """The worker and its successors. `poll` never blocks."""
+    """The worker and its successors. `poll` never blocks. `program` is another worker, for tests."""
 
-    def __init__(self, arguments: Sequence[str], log: Path) -> None:
-        self._arguments, self._log = list(arguments), log
+    def __init__(
+        self, arguments: Sequence[str], log: Path, program: Sequence[str] = WORKER
+    ) -> None:
+        self._arguments, self._log, self._program = list(arguments), log, list(program)
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = b""
         self._pause_s, self._start_at_s, self._started_s = FIRST_PAUSE_S, 0.0, 0.0
@@ -80,11 +83,10 @@ class WorkerProcess:
     def _start(self) -> None:
         self.generation += 1
         skip = [part for label in sorted(self.skip) for part in ("--skip", label)]
-        command = [sys.executable, "-m", "gpuprof.collectors.nvml_worker"]
         log_path = self._log if self._log.parent.is_dir() else Path(os.devnull)
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--generation", str(self.generation), *self._arguments, *skip],
+                [*self._program, "--generation", str(self.generation), *self._arguments, *skip],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
