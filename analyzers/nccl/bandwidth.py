@@ -60,8 +60,7 @@ def findings_from_bandwidth(log: CommLog) -> list[Finding]:
             fixes=[
                 Fix(
                     title="Measure the links one by one",
-                    detail="Exactly half points at one NIC of two or one port of a bond, a tenth at "
-                    "GPUDirect RDMA that is off.",
+                    detail="Exactly half points at one NIC of two, a tenth at GPUDirect RDMA off.",
                     code="nvidia-smi nvlink --status; ib_write_bw; p2pBandwidthLatencyTest",
                 )
             ],

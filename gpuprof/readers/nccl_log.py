@@ -32,7 +32,8 @@ from gpuprof.readers.nccl_grammar import (
     TRANSPORT_FIELDS,
     TRANSPORTS,
 )
-from gpuprof.readers.nccl_rows import ROWS, transportfrom gpuprof.readers.nccl_tests_output import HEADER, bandwidths
+from gpuprof.readers.nccl_rows import ROWS, transport
+from gpuprof.readers.nccl_tests_output import HEADER, bandwidths
 
 MAX_TEXT = 600
 """Characters of a line that are kept; the longest WARN of NCCL is below 500."""
