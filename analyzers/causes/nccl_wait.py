@@ -42,20 +42,28 @@ from gpuprof.analyzers.causes.base import (
     too_little,
 )
 from gpuprof.analyzers.collective_kinds import CollectiveKind
+from gpuprof.analyzers.communication_fixes import (
+    SMALL_BYTES,
+    communication_fixes,
+    named_ranks,
+)
 from gpuprof.analyzers.exposed import ExposedCollectives, exposed_collectives, waited_frac
+from gpuprof.analyzers.idle import IDLE_BUCKETS
+from gpuprof.analyzers.late_ranks import held_up_by, waiting_frac, without_lateness
+from gpuprof.analyzers.places import lines_of, records_lines
+from gpuprof.analyzers.ranks import RankComparison
 from gpuprof.analyzers.wording import percent
-from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, RuledOut, Window
+from gpuprof.diagnosis import Evidence, Gain, NotJudged, Place, RuledOut, Window
 
 ID = "nccl-wait"
 
 BUCKETS = ("communication", "communication_host")
 
+MOSTLY = 0.5
+"""When half of the exposed communication is waiting, the ranks are the first thing to look at."""
+
 MOST_KINDS = 3
 """Lines of the table of collectives that a reader looks at."""
-
-SMALL_BYTES = 4 << 20
-"""Below some MB the latency of a collective (15 to 40 µs over NVLink and InfiniBand) is as long as
-its transfer: fewer and larger ones are faster."""
 
 _BUS_FACTOR = {
     CollectiveKind.ALL_REDUCE: 2,
@@ -64,6 +72,19 @@ _BUS_FACTOR = {
     CollectiveKind.ALL_TO_ALL: 1,
 }
 """How often (n−1)/n of the message passes a link (nccl-tests' definition of bus bandwidth)."""
+
+_DOING = {
+    "compute": "computing",
+    "copy": "copying",
+    "input": "waiting for data",
+    "sync": "idle after blocking calls",
+    "checkpoint": "writing a checkpoint",
+    "host": "waiting for its host (Python, launches)",
+    "allocator": "in the memory allocator",
+    "launch": "waiting for its own streams",
+    "unknown": "idle for reasons that were not recorded",
+}
+"""What a rank does in a bucket of its step."""
 
 _NAMES = {
     int(kind): "collective of unknown kind"
@@ -77,7 +98,138 @@ _NAMES = {
 
 def judge(run: RunView) -> Verdict:
     """Judges cause 4."""
+    if run.comparison is not None and run.comparison.matched:
+        return _compared(run, run.comparison)
     return _alone(run)
+
+
+def _compared(run: RunView, comparison: RankComparison) -> Verdict:
+    """What several ranks of one job show: transfer, waiting, and who is late."""
+    share = run.share(*BUCKETS)
+    if share < run.named_from:
+        tables = [exposed_collectives(rank) for rank in run.ranks]
+        return RuledOut(cause=ID, why=_hidden(run, tables, share))
+    waiting = min(waiting_frac(run.ranks, comparison), share)
+    late = comparison.late_ranks if waiting >= run.named_from else ()
+    if late:
+        gain = _punctual(without_lateness(run.ranks, comparison), late)
+        come = "comes" if len(late) == 1 else "come"
+        title = f"{named_ranks(late).capitalize()} {come} late: the others wait"
+        title += f" {percent(waiting)} of each step for other ranks"
+    else:
+        gain = run.price("communication")
+        if gain is not None and gain.reduction < LEAST_GAIN:
+            return RuledOut(cause=ID, why=_other_work_comes_out(share, gain))
+        gain = _explained(gain)
+        title = f"Communication that nothing hides takes {percent(share)} of each step"
+    worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
+    table = exposed_collectives(worst)
+    certain = 0.95 if all(one.lasting for one in comparison.late) else 0.85
+    return finding(
+        ID,
+        title,
+        share=share,
+        gain=gain,
+        confidence=confidence(run, share, gain, certain=certain),
+        evidence=[
+            *_split(run, comparison, share, waiting),
+            *_who_is_late(run, comparison, late),
+            *_evidence(run, worst, table, share),
+        ],
+        fixes=communication_fixes(
+            run.facts,
+            table,
+            late_ranks=late,
+            waits=waiting >= MOSTLY * share,
+            transfers=share - waiting >= run.named_from,
+            on_device=run.has_device,
+        ),
+        where=_where_late(run, late),
+        ranks=run.ranks_with(*BUCKETS),
+        late_ranks=late,
+    )
+
+
+def _punctual(gain: Gain | None, late: tuple[int, ...]) -> Gain | None:
+    if gain is None:
+        return None
+    return Gain(
+        step_ms=gain.step_ms,
+        reduction=gain.reduction,
+        low=gain.low,
+        high=gain.high,
+        how=f"the other ranks replayed as if {named_ranks(late)} came to collectives with the rest;"
+        " the one that gains least sets the pace",
+    )
+
+
+def _split(
+    run: RunView, comparison: RankComparison, share: float, waiting: float
+) -> list[Evidence]:
+    """How much of the exposed communication is waiting for another rank."""
+    whole = "all" if comparison.complete else f"{len(comparison.ranks)} of {comparison.world_size}"
+    text = (
+        f"Over {whole} ranks, {percent(waiting)} of the step is waiting for another rank and"
+        f" {percent(max(share - waiting, 0.0))} transfer and what could not be compared."
+    )
+    if not comparison.complete:
+        text += " A rank that was not given may be late as well: that would count as transfer."
+    return [Evidence(text=text, value=round(waiting, 4), unit="share of step")]
+
+
+def _who_is_late(run: RunView, comparison: RankComparison, late: tuple[int, ...]) -> list[Evidence]:
+    if not late:
+        return [
+            Evidence(
+                text="No rank is late: none comes last more often than chance lets it, at a cost"
+                " that is worth naming.",
+                unit="",
+            )
+        ]
+    evidence = []
+    for one in comparison.late:
+        text = (
+            f"Rank {one.rank} was late in {one.times} of {one.of} {one.samples} and costs the"
+            f" middle rank {percent(one.share)} of the step"
+        )
+        if not one.lasting:
+            text += "; too few steps were recorded to say that it is late in others too"
+        evidence.append(Evidence(text=text + ".", value=round(one.share, 4), unit="share of step"))
+        held = held_up_by(run.ranks, late, one.rank)
+        if held is not None:
+            bucket, own_ms, others_ms = held
+            evidence.append(
+                Evidence(
+                    text=f"Rank {one.rank} spends {own_ms:.3g} ms of each step {_DOING[bucket]},"
+                    f" the others {others_ms:.3g} ms.",
+                    value=round(own_ms - others_ms, 3),
+                    unit="ms per step",
+                )
+            )
+    return evidence
+
+
+def _where_late(run: RunView, late: tuple[int, ...]) -> tuple[Place, ...]:
+    """Lines of the user's code that hold the costliest late rank up, where its host does."""
+    if run.comparison is None or not late:
+        return ()
+    worst = run.comparison.late[0].rank
+    held = held_up_by(run.ranks, late, worst)
+    rank = next(rank for rank in run.ranks if rank.rank == worst).lines
+    if held is None or held[0] not in IDLE_BUCKETS or not records_lines(rank.trace):
+        return ()
+    gaps = rank.main.budget.gaps
+    part = gaps.parts[held[0]]
+    idle = np.flatnonzero(part > 0)
+    moments = (gaps.start_ns[idle] + gaps.host_end_ns[idle]) // 2
+    return lines_of(
+        rank.trace,
+        rank.host,
+        np.full(len(idle), rank.host.main_lane, np.int64),
+        moments,
+        part[idle].astype(np.float64),
+        float(max(rank.main.budget.total_ns, 1)),
+    )
 
 
 def _alone(run: RunView) -> Verdict:
@@ -110,7 +262,7 @@ def _alone(run: RunView) -> Verdict:
         gain=_explained(gain),
         confidence=confidence(run, share, gain, certain=0.93),
         evidence=[*_evidence(run, worst, table, share), _one_rank_only(run)],
-        fixes=_fixes(run, table, ()),
+        fixes=communication_fixes(run.facts, table, on_device=run.has_device),
         ranks=run.ranks_with(*BUCKETS),
     )
 
@@ -247,135 +399,6 @@ def _longest(run: RunView, rank: RankAccount, table: ExposedCollectives) -> tupl
     found = table.collectives
     longest = table.mine[np.argsort(-table.exposed_ns)[:MOST_WINDOWS]].tolist()
     return tuple(run.window(rank, int(found.start_ns[i]), int(found.end_ns[i])) for i in longest)
-
-
-def named_ranks(ranks: tuple[int, ...]) -> str:
-    """Ranks as text: "rank 7", "ranks 0 and 6", "ranks 1, 2 and 5"."""
-    words = [str(rank) for rank in ranks]
-    if len(words) == 1:
-        return f"rank {words[0]}"
-    return f"ranks {', '.join(words[:-1])} and {words[-1]}"
-
-
-def _fixes(run: RunView, table: ExposedCollectives, late_ranks: tuple[int, ...]) -> list[Fix]:
-    facts = run.facts
-    small = table.mean_bytes is not None and table.mean_bytes < SMALL_BYTES
-    fixes: list[Fix] = []
-    if late_ranks:
-        one = len(late_ranks) == 1
-        fixes.append(
-            Fix(
-                title=f"Find what makes {named_ranks(late_ranks)} late",
-                detail="The others wait in their collectives, and nothing about communication"
-                f" itself will help them. The account of {'that rank' if one else 'those ranks'}"
-                " says what holds it up: its data, its host code, its share of the work, its"
-                " clocks. What it is found to be held up by is the first thing to mend.",
-                cost="none",
-            )
-        )
-    if not run.has_device:
-        return fixes or [_fewer_and_larger(small)]
-    if table.main_kind == CollectiveKind.ALL_TO_ALL:
-        fixes.append(_exchange())
-    elif facts.ddp:
-        fixes.append(_buckets(small))
-    elif facts.fsdp:
-        fixes.append(_prefetch())
-    else:
-        fixes.append(_fewer_and_larger(small))
-    reduces = table.main_kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.UNKNOWN)
-    if facts.ddp and reduces and facts.backward and facts.dtype in ("fp32", "tf32", ""):
-        fixes.append(_compress())
-    fixes.append(_transport(facts.rocm))
-    return fixes
-
-
-def _buckets(small: bool) -> Fix:
-    return Fix(
-        title="Let gradients travel while the backward pass still computes",
-        detail="DistributedDataParallel sends a bucket as soon as its gradients are there. "
-        + (
-            "The recorded messages are small: larger buckets mean fewer of them."
-            if small
-            else "Smaller buckets start earlier, larger ones use the link better; only trying tells"
-            " which is missing here. The last bucket can never be hidden."
-        ),
-        code="model = DistributedDataParallel(\n    model,\n"
-        f"    bucket_cap_mb={100 if small else 50},  # 25 by default\n"
-        "    gradient_as_bucket_view=True,\n"
-        "    static_graph=True,  # if the same parameters are used in every step\n)",
-        cost="memory for the buckets",
-    )
-
-
-def _prefetch() -> Fix:
-    return Fix(
-        title="Gather the next layer's parameters while this one computes",
-        detail="FSDP can fetch one layer ahead in both passes. limit_all_gathers=False lets it run"
-        " further ahead; sharding inside a node only (HYBRID_SHARD) sends less between nodes.",
-        code="FullyShardedDataParallel(\n    model,\n"
-        "    backward_prefetch=BackwardPrefetch.BACKWARD_PRE,\n    forward_prefetch=True,\n"
-        "    limit_all_gathers=True,  # False if memory allows it\n"
-        "    sharding_strategy=ShardingStrategy.HYBRID_SHARD,\n)",
-        cost="memory for one more layer; a copy of the state per node",
-    )
-
-
-def _exchange() -> Fix:
-    return Fix(
-        title="Exchange beside the dense part of the model",
-        detail="Embeddings and experts are exchanged all to all, and nothing can use the result"
-        " before it is there. Start the exchange first and compute what does not need it (the"
-        " bottom MLP, the shared experts, the other half of a split batch) meanwhile; send it in"
-        " fp16 or bf16.",
-        code="work = torch.distributed.all_to_all_single(received, sent, async_op=True)\n"
-        "dense = bottom_mlp(x)\n"
-        "work.wait()",
-        cost="a second batch in flight",
-    )
-
-
-def _fewer_and_larger(small: bool) -> Fix:
-    return Fix(
-        title="Put small messages together and start them earlier"
-        if small
-        else "Start collectives earlier and wait for them later",
-        detail="With async_op=True the collective runs beside the kernels that do not need its"
-        " result. "
-        + (
-            "Each of the recorded messages costs mostly latency: send tensors as one."
-            if small
-            else "Tensor parallelism has little to hide behind: keep its groups inside one node,"
-            " and overlap it with the other half of a split batch."
-        ),
-        code="work = torch.distributed.all_reduce(flat, async_op=True)  # one flat tensor\n"
-        "...                                                       # what does not need it\n"
-        "work.wait()",
-        cost="buffers that live longer",
-    )
-
-
-def _compress() -> Fix:
-    return Fix(
-        title="Send gradients in bf16",
-        detail="A communication hook halves the bytes; the optimizer still works in fp32.",
-        code="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
-        "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
-        cost="rounding of gradients; needs NCCL 2.10 or newer",
-    )
-
-
-def _transport(rocm: bool) -> Fix:
-    library = "RCCL" if rocm else "NCCL"
-    return Fix(
-        title="Check which way the data takes",
-        detail=f"{library} says it at start: a pair of GPUs in one machine over SHM instead of P2P,"
-        " or nodes over NET/Socket instead of InfiniBand or EFA, is five to twenty times slower."
-        " gpuprof reads the log.",
-        code="NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl.%h.%p.log torchrun … train.py\n"
-        "gpuprof analyze nccl.*.log TRACES…",
-        cost="one short run",
-    )
 
 
 CAUSE = Cause(

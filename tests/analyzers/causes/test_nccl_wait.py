@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fixtures.traces import TraceBuilder
 from fixtures.views import COMPUTE, Machine, texts, view
 from gpuprof.analyzers.causes import nccl_wait
+from gpuprof.analyzers.diagnose import Recorded, view_of
 from gpuprof.diagnosis import Finding, NotJudged, RuledOut
+from gpuprof.readers.kineto import read_trace
 
 GEMM = "ampere_sgemm_128x128_nn"
 
@@ -22,6 +26,7 @@ def job(
     host_us: float = 0.0,
     elements: int = 8_000_000,
     ddp: bool = True,
+    drain: bool = False,
 ) -> Machine:
     """Steps of compute and one all-reduce; `beside_us` of the compute runs beside it."""
     machine = Machine(rank=rank, world_size=world_size)
@@ -38,7 +43,25 @@ def job(
                 machine.kernel(GEMM, beside_us)
             machine.wait(COMPUTE, 20)
             machine.kernel("multi_tensor_apply_kernel", 20)
+            if drain:
+                machine.synchronize()
     return machine
+
+
+def ranks_with_late(
+    *late: int, n_ranks: int = 4, late_us: float = 500.0, transfer_us: float = 100.0
+) -> list[TraceBuilder]:
+    """A job whose late ranks spend `late_us` more on their host before each step's all-reduce."""
+    return [
+        job(
+            rank=rank,
+            world_size=n_ranks,
+            reduce_us=transfer_us if rank in late or not late else transfer_us + late_us,
+            host_us=late_us if rank in late else 0.0,
+            drain=True,
+        ).trace
+        for rank in range(n_ranks)
+    ]
 
 
 def test_exposed_communication_of_one_rank_is_found_with_size_and_bandwidth() -> None:
@@ -137,3 +160,80 @@ def test_all_to_alls_get_advice_that_fits_them() -> None:
     assert isinstance(found, Finding)
     assert "all-to-all" in texts(found.evidence)
     assert "bucket_cap_mb" not in texts(found.fixes)
+
+
+def test_a_late_rank_is_named_with_what_holds_it_up() -> None:
+    """Rank 2 works 500 µs on its host; the others wait that long, and all would gain it."""
+    found = nccl_wait.judge(view(*ranks_with_late(2)))
+    assert isinstance(found, Finding)
+    assert found.late_ranks == (2,)
+    assert found.ranks == (0, 1, 2, 3)
+    assert found.title.startswith("Rank 2 comes late")
+    assert found.gain is not None
+    assert found.gain.reduction == pytest.approx(500 / 1340, abs=0.03)
+    assert "rank 2 came to collectives with the rest" in found.gain.how
+    said = texts(found.evidence)
+    assert "Rank 2 was late in 6 of 6 steps" in said
+    assert "idle after blocking calls, the others" in said
+    assert found.fixes[0].title == "Find what makes rank 2 late"
+
+
+def test_advice_about_transfer_is_kept_for_transfers() -> None:
+    """With 30 µs of transfer a step a faster link helps nobody."""
+    found = nccl_wait.judge(view(*ranks_with_late(2, transfer_us=30)))
+    assert isinstance(found, Finding)
+    assert [fix.title for fix in found.fixes] == ["Find what makes rank 2 late"]
+
+
+def test_two_late_ranks_are_both_named() -> None:
+    found = nccl_wait.judge(view(*ranks_with_late(0, 3, n_ranks=6)))
+    assert isinstance(found, Finding)
+    assert found.late_ranks == (0, 3)
+    assert "Ranks 0 and 3 come late" in found.title
+
+
+def test_a_balanced_job_accuses_nobody() -> None:
+    found = nccl_wait.judge(view(*ranks_with_late(transfer_us=300)))
+    assert isinstance(found, Finding)
+    assert found.late_ranks == ()
+    assert "No rank is late" in texts(found.evidence)
+    assert "0.0 % of the step is waiting for another rank" in texts(found.evidence)
+
+
+def test_ranks_that_are_missing_are_said_to_be() -> None:
+    found = nccl_wait.judge(view(*ranks_with_late(2)[1:]))
+    assert isinstance(found, Finding)
+    assert "Over 3 of 4 ranks" in texts(found.evidence)
+    assert "may be late as well" in texts(found.evidence)
+
+
+def test_a_finding_is_data_that_json_can_hold() -> None:
+    """No NumPy number may slip into the diagnosis."""
+    import msgspec
+
+    for traces in (ranks_with_late(2), ranks_with_late(2)[:1]):
+        msgspec.json.encode(nccl_wait.judge(view(*traces)))
+
+
+CASES = Path(__file__).parents[4] / "shared" / "cases" / "traces"
+
+
+@pytest.mark.skipif(not CASES.exists(), reason="the labelled traces are not here")
+@pytest.mark.parametrize(
+    ("case", "late"), [("dlrm-8-ranks", (7,)), ("megatron-tp8", (0, 6)), ("a100-exposed-nccl", ())]
+)
+def test_labelled_traces(case: str, late: tuple[int, ...]) -> None:
+    traces = tuple(read_trace(path) for path in sorted((CASES / case).glob("*.json.gz")))
+    found = nccl_wait.judge(view_of(Recorded(traces=traces, attribution={}))[0])
+    assert isinstance(found, Finding)
+    assert found.late_ranks == late
+
+
+@pytest.mark.skipif(not CASES.exists(), reason="the labelled traces are not here")
+@pytest.mark.parametrize(
+    "case", ["cpu-only-rank", "rank-missing", "mi250-toy", "v100-host-and-nccl"]
+)
+def test_labelled_traces_without_it(case: str) -> None:
+    trace = read_trace(CASES / case / "trace.json.gz")
+    verdict = nccl_wait.judge(view_of(Recorded(traces=(trace,), attribution={}))[0])
+    assert not isinstance(verdict, Finding)
