@@ -17,7 +17,7 @@ MAX_HEADER_BYTES = 32 << 20
 """Larger top-level values are skipped: `distributedInfo` of 10,000 ranks takes some MiB."""
 
 MAX_HEADER_KEYS = 10_000
-"""Kineto writes some 30 keys, and user metadata besides."""
+"""Kineto writes some 30 keys, and user metadata besides; an object with more is no trace."""
 
 START_BYTES = 4096
 """What is kept of the start of the text, to say what it is when it is no trace."""
@@ -113,8 +113,9 @@ class EventStream:
                 if value is None:
                     self.truncated = True
                     return
-                if len(self.header) < MAX_HEADER_KEYS:
-                    self.header[key] = value
+                self.header[key] = value
+                if len(self.header) > MAX_HEADER_KEYS:
+                    return
 
     # Blocks
 
@@ -154,10 +155,12 @@ class EventStream:
             return self._scalar()
         depth, position, skipped = 0, 0, False
         while True:
+            in_string = False
             for token in TOKEN.finditer(self._buffer, position):
                 text = token.group()
                 if text == b'"':
-                    break  # a string that goes on in the next block
+                    in_string = True  # it goes on: walk it again, but rarely
+                    break
                 if text in (b"{", b"["):
                     depth += 1
                 elif text in (b"}", b"]"):
@@ -177,6 +180,9 @@ class EventStream:
                     return None
             if not self._more():
                 return None
+            wanted = 2 * len(self._buffer) if in_string else 0
+            while len(self._buffer) < wanted and self._more():
+                pass
 
     def _scalar(self) -> bytes | None:
         while True:

@@ -9,91 +9,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuprof.readers.kineto_categories import (
+    DEVICE,
+    HOST,
+    JOINED,
+    KINDS,
+    ON_STREAM,
+    SPAN,
+    SPAN_NAME,
+    CategoryCodes,
+)
 from gpuprof.readers.kineto_events import (
     INT64_MAX,
+    MAX_DEVICES,
     Args,
     Complete,
     ExactComplete,
     Instant,
     Metadata,
 )
+from gpuprof.readers.kineto_times import F64, I64, MAX_US, exact_ns, to_ns, too_coarse
 from gpuprof.readers.kineto_values import collective_args, op_args, product
-from gpuprof.trace import Category, CollectiveArgs, Lane, OpArgs
+from gpuprof.trace import CollectiveArgs, OpArgs
 
 MAX_NAME_CHARS = 4096
 """Longer names are cut: C++ kernel names of templates reach some 3,000 characters."""
 
-CATEGORIES: dict[str, Category] = {
-    "cpu_op": Category.CPU_OP,
-    "Operator": Category.CPU_OP,
-    "operator": Category.CPU_OP,
-    "user_annotation": Category.USER_ANNOTATION,
-    "python_function": Category.PYTHON,
-    "cuda_runtime": Category.RUNTIME,
-    "cuda_driver": Category.RUNTIME,
-    "Runtime": Category.RUNTIME,
-    "runtime": Category.RUNTIME,
-    "hip": Category.RUNTIME,
-    "hip_runtime": Category.RUNTIME,
-    "hip_api": Category.RUNTIME,
-    "xpu_runtime": Category.RUNTIME,
-    "xpu_driver": Category.RUNTIME,
-    "privateuse1_runtime": Category.RUNTIME,
-    "privateuse1_driver": Category.RUNTIME,
-    "cuda_sync": Category.SYNC,
-    "kernel": Category.KERNEL,
-    "Kernel": Category.KERNEL,
-    "concurrent_kernel": Category.KERNEL,
-    "gpu_memcpy": Category.MEMCPY,
-    "Memcpy": Category.MEMCPY,
-    "memcpy": Category.MEMCPY,
-    "gpu_memset": Category.MEMSET,
-    "Memset": Category.MEMSET,
-    "memset": Category.MEMSET,
-    "gpu_user_annotation": Category.GPU_ANNOTATION,
-    "overhead": Category.OVERHEAD,
-}
-"""The names of categories in all of Kineto's dialects."""
-
-SPAN_CATEGORY = "Trace"
-SPAN_NAME = "PyTorch Profiler"
 MEMORY_NAME = "[memory]"
 
 MAX_STACK_CHARS = 1 << 16
 """Longer stacks are cut: a frame takes some 100 characters, a deep stack has some 100 frames."""
 
-MAX_DEVICES = 1 << 16
-"""A larger ordinal is a process id or damage, not a device."""
-
 DEVICE_TYPE_CPU = 0
 """c10::DeviceType::CPU, the only host type an allocator event carries."""
 
 EMPTY_ARGS = Args()
-
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-
-MAX_US = 4e15
-"""Times beyond this (the year 2096, or minus that) are damage; differences of two fit int64 ns."""
-
-COARSE_US = 2.0**43
-"""From here on neighbours in float64 lie 2 ns apart; below, a start rounds to its nanosecond."""
-
-MAX_CATEGORIES = 1000
-"""Names of categories that are remembered; Kineto has some 30."""
-
-SPAN = 255
-"""Stands for a `Category` on the profiler's own span, which is no row."""
-
-HOST, JOINED, ON_STREAM, DEVICE = 1, 2, 4, 8
-"""Bits of `KINDS`: carries shapes and a stack; has a correlation id; lies on a stream; is work."""
-
-KINDS = np.zeros(256, dtype=np.uint8)
-KINDS[[Category.CPU_OP, Category.USER_ANNOTATION]] = HOST
-KINDS[Category.RUNTIME] = JOINED
-KINDS[Category.SYNC] = JOINED | ON_STREAM
-KINDS[Category.GPU_ANNOTATION] = ON_STREAM
-KINDS[[Category.KERNEL, Category.MEMCPY, Category.MEMSET]] = JOINED | ON_STREAM | DEVICE
 
 NO_ARGUMENTS = b"\0\0\0"
 
@@ -114,16 +64,6 @@ class Codes(dict[Any, int]):
 
     def __missing__(self, key: Any) -> int:
         code = self[key] = len(self)
-        return code
-
-
-class CategoryCodes(dict[str, int]):
-    """The `Category` of each category name met, `SPAN` for the profiler's own span."""
-
-    def __missing__(self, key: str) -> int:
-        code = SPAN if key == SPAN_CATEGORY else int(CATEGORIES.get(key, Category.OTHER))
-        if len(self) < MAX_CATEGORIES:
-            self[key] = code
         return code
 
 
@@ -153,43 +93,6 @@ class Block:
     stack: NDArray[np.int32]
     device_rows: I64
     device: dict[str, NDArray[Any]]
-
-
-DEVICE_FIELDS: dict[str, Any] = {
-    "bytes": np.int64,
-    "blocks": np.int64,
-    "threads": np.int32,
-    "warps_per_sm": np.float32,
-    "occupancy_pct": np.float32,
-}
-
-
-def to_ns(us: F64) -> I64:
-    """Whole nanoseconds of times in µs, float64 (n,): the fraction apart, so that 1.6e15 fits."""
-    whole = np.floor(us)
-    fraction = np.rint((us - whole) * 1000.0)
-    result: I64 = whole.astype(np.int64) * 1000 + fraction.astype(np.int64)
-    return result
-
-
-def exact_ns(rows: list[Any]) -> I64:
-    """Whole nanoseconds of decimal starts, int64 (n,)."""
-    return np.fromiter(
-        [int((row.ts * 1000).to_integral_value()) for row in rows], np.int64, len(rows)
-    )
-
-
-def _too_coarse(start_us: F64, rows: list[Any]) -> bool:
-    """Whether starts are too large for float64 to hold their nanoseconds, and may have some.
-
-    They may where a start or a duration has a fraction: a fraction of a large start can be lost.
-    """
-    large = np.flatnonzero(np.abs(start_us) >= COARSE_US)
-    if not len(large):
-        return False
-    dur_us = np.fromiter([row.dur for row in rows], np.float64, len(rows))
-    us = np.concatenate((start_us[large], dur_us[large]))
-    return bool((np.isfinite(us) & (us != np.floor(us))).any())
 
 
 class ColumnBuilder:
@@ -226,7 +129,7 @@ class ColumnBuilder:
         kind = ExactComplete if self.exact else Complete
         rows = [event for event in events if type(event) is kind]
         start_us = np.fromiter([row.ts for row in rows], np.float64, len(rows))
-        if not self.exact and _too_coarse(start_us, rows):
+        if not self.exact and too_coarse(start_us, rows):
             return False
         self.events += len(events)
         if len(rows) < len(events):
@@ -418,58 +321,3 @@ class ColumnBuilder:
             for key in self.stack_keys
         ]
         return list(stacks), np.array(codes, dtype=np.int64)
-
-    def lane_table(self, codes: NDArray[np.int32]) -> tuple[list[Lane], NDArray[np.int32]]:
-        """The lanes that rows use, and each row's index into them.
-
-        Args:
-            codes: int32 (n,), as the blocks hold them: threads from 0 up, streams from -1 down.
-        """
-        shift = len(self.streams)
-        used = np.zeros(shift + len(self.threads), dtype=np.bool_)
-        used[codes + shift] = True
-        thread_keys, stream_keys = list(self.threads), list(self.streams)
-        names = {
-            (ordinal(pid), ordinal(tid)): name for (pid, tid), name in self.thread_names.items()
-        }
-        lanes: dict[Lane, int] = {}
-        table = np.zeros(len(used), dtype=np.int32)
-        for place in np.flatnonzero(used).tolist():
-            code = place - shift
-            lane = (
-                self._thread(names, *thread_keys[code])
-                if code >= 0
-                else self._stream(names, *stream_keys[-1 - code])
-            )
-            table[place] = lanes.setdefault(lane, len(lanes))
-            if code >= 0 and "" in thread_keys[code]:
-                self.clamped["missing process or thread ids"] += int((codes == code).sum())
-        return list(lanes), table[codes + shift]
-
-    def _thread(self, names: dict[tuple[int, int], str], pid: int | str, tid: int | str) -> Lane:
-        number, thread = ordinal(pid), ordinal(tid)
-        odd = " ".join(str(value)[:64] for value in (pid, tid) if ordinal(value) == -1)
-        return Lane(number, thread, None, None, names.get((number, thread)) or odd.strip())
-
-    def _stream(
-        self,
-        names: dict[tuple[int, int], str],
-        pid: int | str,
-        tid: int | str,
-        device: int | str | None,
-        stream: int | str | None,
-    ) -> Lane:
-        process, thread = ordinal(pid), ordinal(tid)
-        index = process if device is None else ordinal(device)
-        if not 0 <= index < MAX_DEVICES:
-            index = process if 0 <= process < MAX_DEVICES else 0
-        number = thread if stream is None else ordinal(stream)
-        return Lane(process, thread, index, number, names.get((process, thread), "").strip())
-
-
-def ordinal(value: int | str) -> int:
-    """The number in an id such as 7, "7" or "stream 7"; -1 where there is none."""
-    if isinstance(value, int):
-        return value if abs(value) <= INT64_MAX else -1
-    digits = value.rsplit(" ", 1)[-1]
-    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else -1

@@ -12,8 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.readers.jsonstream import EventStream
-from gpuprof.readers.kineto_columns import DEVICE, I64, KINDS, MAX_US, ordinal
-from gpuprof.readers.kineto_events import INT64_MAX, EventDecoder, FlowEnd, FlowPoint, to_int
+from gpuprof.readers.kineto_categories import DEVICE, KINDS
+from gpuprof.readers.kineto_decode import EventDecoder
+from gpuprof.readers.kineto_events import INT64_MAX, FlowEnd, FlowPoint
+from gpuprof.readers.kineto_lanes import ordinal
+from gpuprof.readers.kineto_mend import to_int
+from gpuprof.readers.kineto_times import I64, MAX_US
 from gpuprof.trace import Category, Lane
 
 LAUNCH_FLOWS = frozenset({"ac2g", "async_cpu_to_gpu", "async"})

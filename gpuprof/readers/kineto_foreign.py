@@ -7,7 +7,8 @@ import re
 from gpuprof.errors import InputError
 from gpuprof.readers.files import sniff_bytes
 from gpuprof.readers.jsonstream import EventStream
-from gpuprof.readers.kineto_columns import CATEGORIES, ColumnBuilder
+from gpuprof.readers.kineto_categories import CATEGORIES
+from gpuprof.readers.kineto_columns import ColumnBuilder
 
 KINETO_KEYS = ("deviceProperties", "schemaVersion", "baseTimeNanoseconds", "distributedInfo")
 RECORD = "record one with torch.profiler and export_chrome_trace"

@@ -7,7 +7,8 @@ import json
 import re
 from typing import Any
 
-from gpuprof.readers.kineto_events import Args, to_int, to_text
+from gpuprof.readers.kineto_events import Args
+from gpuprof.readers.kineto_mend import to_int, to_text
 from gpuprof.trace import CollectiveArgs, DeviceInfo, OpArgs, ProcessGroup
 
 MAX_TEXT_CHARS = 1 << 16

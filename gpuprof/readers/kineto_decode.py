@@ -1,0 +1,126 @@
+"""Decodes Kineto's events: batches in one call, and one by one what that refuses.
+
+The fast way refuses a whole batch for a single odd event (NaN, a null, an unknown phase). Then the
+events are taken one by one, odd ones are mended, and what cannot be read is counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from decimal import Decimal
+from typing import Any, Union
+
+import msgspec
+
+from gpuprof.readers.jsonstream import resync, scan_events
+from gpuprof.readers.kineto_events import (
+    PHASES,
+    Complete,
+    ExactComplete,
+    FlowEnd,
+    FlowPoint,
+    Instant,
+    Metadata,
+)
+from gpuprof.readers.kineto_mend import mend
+
+REFUSALS = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""What the fast decoder raises for a text that it does not take."""
+
+MAX_SEARCHED_BYTES = 64 << 20
+"""How much text of unreadable events is searched for events inside them: nesting is quadratic."""
+
+
+def _empty(tag: str) -> Any:
+    return msgspec.defstruct(f"Phase{ord(tag)}", [], tag_field="ph", tag=tag, gc=False)
+
+
+_SKIPPED = {phase: _empty(phase) for phase in PHASES}
+
+Event = Any
+"""Complete, Instant, Metadata, FlowPoint, FlowEnd, or an empty record for any other phase."""
+
+
+def _decoders(*kept: Any) -> list[Any]:
+    """Decoders of a batch, the strict one first, then one that takes numbers in strings."""
+    tags = {struct.__struct_config__.tag for struct in kept}
+    others = [record for phase, record in _SKIPPED.items() if phase not in tags]
+    union: Any = Union[(*kept, *others)]
+    return [msgspec.json.Decoder(list[union], strict=strict) for strict in (True, False)]
+
+
+def _decoders_of_one(*kept: Any) -> list[Any]:
+    """The same for an event that stands alone."""
+    union: Any = Union[kept]  # noqa: UP007 (built from a tuple)
+    return [msgspec.json.Decoder(union, strict=strict) for strict in (True, False)]
+
+
+_PLAIN = (Complete, Instant, Metadata)
+_EXACT = (ExactComplete, Instant, Metadata)
+_FLOWS = (FlowPoint, FlowEnd)
+
+
+class EventDecoder:
+    """Decodes batches for `EventStream`, and counts what it leaves out.
+
+    Args:
+        flows: Whether to keep the flow events too.
+    """
+
+    def __init__(self, *, flows: bool = False) -> None:
+        kept = _FLOWS if flows else _PLAIN
+        self._batch, self._one = _decoders(*kept), _decoders_of_one(*kept)
+        self.exact = False
+        self._searched = 0
+        self.dropped: Counter[str] = Counter()
+
+    def be_exact(self) -> None:
+        """From now on complete events are `ExactComplete`, and 2 µs an event slower."""
+        self.exact = True
+        self._batch, self._one = _decoders(*_EXACT), _decoders_of_one(*_EXACT)
+
+    def batch(self, text: bytes) -> list[Event] | None:
+        """Events of a JSON array; None where it is not valid or an event needs the patient way."""
+        events: list[Event] | None = _first(self._batch, text)
+        return events
+
+    def one_by_one(self, texts: list[bytes]) -> list[Event]:
+        """Events of texts that hold one object each; what cannot be read is counted, not raised."""
+        events: list[Event] = []
+        waiting = list(reversed(texts))
+        while waiting:
+            text = waiting.pop()
+            event = _first(self._one, text)
+            if event is not None:
+                events.append(event)
+                continue
+            try:
+                loose = json.loads(
+                    text.decode("utf-8", "replace"),
+                    strict=False,
+                    parse_float=Decimal if self.exact else None,
+                )
+            except (ValueError, RecursionError):
+                self.dropped["unreadable"] += 1
+                inner = text[resync(text) :]
+                self._searched += len(inner)
+                if inner and self._searched <= MAX_SEARCHED_BYTES:
+                    waiting.extend(reversed(scan_events(inner)[0]))
+                continue
+            event = mend(loose, self.dropped, exact=self.exact)
+            if event is not None:
+                events.append(event)
+        return events
+
+
+def _first(decoders: list[Any], text: bytes) -> Any:
+    """What the first decoder that takes the text makes of it; None where none does."""
+    for decoder in decoders:
+        try:
+            return decoder.decode(text)
+        except msgspec.ValidationError:
+            continue
+        except REFUSALS:
+            return None
+    return None
