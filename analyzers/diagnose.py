@@ -227,12 +227,16 @@ def _untrusted(accounts: Sequence[RankAccount], replayed: ReplaySummary) -> str:
 
 
 def _together(view: RunView, findings: Sequence[Finding]) -> Estimate | None:
-    """One replay with everything removed that was found: savings overlap, so they don't add up."""
-    found = {finding.cause for finding in findings if finding.gain is not None}
-    parts = [part for cause in CAUSES if cause.id in found for part in cause.removes]
-    if not parts:
+    """One replay with everything removed that was found: savings overlap, so they don't add up.
+
+    Never less than the best of them alone: the gain of a cause that removes nothing (a larger
+    batch) is in no such replay.
+    """
+    gains = {finding.cause: finding.gain for finding in findings if finding.gain is not None}
+    parts = [part for cause in CAUSES if cause.id in gains for part in cause.removes]
+    candidates = [*gains.values(), view.price(*parts) if parts else None]
+    known = [gain for gain in candidates if gain is not None]
+    if not known:
         return None
-    gain = view.price(*parts)
-    if gain is None:
-        return None
+    gain = max(known, key=lambda gain: gain.reduction)
     return Estimate(step_ms=round(gain.step_ms, 4), reduction=round(gain.reduction, 4))
