@@ -23,12 +23,24 @@ EXCESS_FRAC = 0.02
 """A late rank that spends 2 % of the step more than the others in something is held up by it."""
 
 
-def waiting_frac(accounts: Sequence[RankAccount], comparison: RankComparison) -> float:
+def waiting_frac(
+    accounts: Sequence[RankAccount], comparison: RankComparison, without: Sequence[int] = ()
+) -> float:
     """Mean share of the step that passes with nothing but waiting for another rank.
 
     Waits that overlap (the host's back ends run several collectives side by side) count once.
+
+    Args:
+        accounts: The ranks.
+        comparison: Of these ranks.
+        without: Ranks to leave out of the mean.
     """
-    return float(np.mean([_exposed_frac(a, w, w.wait_ns) for a, w in _pairs(accounts, comparison)]))
+    shares = [
+        _exposed_frac(account, waits, waits.wait_ns)
+        for account, waits in _pairs(accounts, comparison)
+        if account.rank not in without
+    ]
+    return float(np.mean(shares)) if shares else 0.0
 
 
 def without_lateness(accounts: Sequence[RankAccount], comparison: RankComparison) -> Gain | None:

@@ -115,7 +115,7 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
         gain = _punctual(without_lateness(run.ranks, comparison), late)
         come = "comes" if len(late) == 1 else "come"
         title = f"{named_ranks(late).capitalize()} {come} late: the others wait"
-        title += f" {percent(waiting)} of each step for other ranks"
+        title += f" {percent(waiting_frac(run.ranks, comparison, late))} of each step"
     else:
         gain = run.price("communication")
         if gain is not None and gain.reduction < LEAST_GAIN:
@@ -200,13 +200,20 @@ def _who_is_late(run: RunView, comparison: RankComparison, late: tuple[int, ...]
             bucket, own_ms, others_ms = held
             evidence.append(
                 Evidence(
-                    text=f"Rank {one.rank} spends {own_ms:.3g} ms of each step {_DOING[bucket]},"
+                    text=f"Rank {one.rank} spends {own_ms:.3g} ms of each step"
+                    f" {_doing(bucket, run.has_device)},"
                     f" the others {others_ms:.3g} ms.",
                     value=round(own_ms - others_ms, 3),
                     unit="ms per step",
                 )
             )
     return evidence
+
+
+def _doing(bucket: str, has_device: bool) -> str:
+    if bucket == "host" and not has_device:
+        return "outside of operators"
+    return _DOING[bucket]
 
 
 def _where_late(run: RunView, late: tuple[int, ...]) -> tuple[Place, ...]:
