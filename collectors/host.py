@@ -73,7 +73,10 @@ def node_sources(root: Path = Path("/")) -> list[Source]:
 _CPU = ("cpu_busy_s", "cpu_idle_s", "cpu_iowait_s", "cpu_steal_s", "cpus", "context_switches")
 
 
-def read_cpu(text: str, ticks_per_s: int = os.sysconf("SC_CLK_TCK")) -> list[Value]:
+TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def read_cpu(text: str, ticks_per_s: int = TICKS_PER_S) -> list[Value]:
     """From /proc/stat: seconds summed over all CPUs since boot."""
     lines = text.splitlines()
     ticks = [int(word) for word in lines[0].split()[1:9]]

@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpuprof.collectors.host import TICKS_PER_S
 from gpuprof.collectors.nvml_readers import Failure, Value
 from gpuprof.sample_format import Status
 
@@ -37,8 +38,7 @@ MAX_WORKERS = 512
 RESCAN_TICKS = 3
 """Children are looked up every so many reads: it costs more than reading them."""
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ def usage(folder: Path, *, io: bool = True) -> Usage | None:
         if words[0] in "ZXx":
             return None
         found = Usage(
-            cpu_s=(int(words[11]) + int(words[12])) / _TICKS_PER_S,
+            cpu_s=(int(words[11]) + int(words[12])) / TICKS_PER_S,
             threads=int(words[17]),
             rss_bytes=int(words[21]) * _PAGE_BYTES,
             minor_faults=int(words[7]),

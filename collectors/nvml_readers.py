@@ -56,6 +56,8 @@ def failure(error: BaseException) -> Failure:
     """
     if type(error).__name__ == "NVMLLibraryMismatchError":
         return Failure(Status.NOT_SUPPORTED, "the driver does not have this function")
+    if isinstance(error, AttributeError):
+        return Failure(Status.NOT_SUPPORTED, f"this version of pynvml lacks it: {error}"[:200])
     code = getattr(error, "value", None)
     status = _STATUS_BY_CODE.get(code, Status.ERROR) if isinstance(code, int) else Status.ERROR
     return Failure(status, str(error)[:200])

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 WORKER = (sys.executable, "-m", "gpuprof.collectors.nvml_worker")
 FIRST_PAUSE_S = 0.5
@@ -26,7 +27,7 @@ MAX_LINE_BYTES = 1 << 20
 
 
 class WorkerProcess:
-    """The worker and its successors. `poll` never blocks. `program` is another worker, for tests."""
+    """The worker and its successors; `poll` never blocks. `program` is another one, for tests."""
 
     def __init__(
         self, arguments: Sequence[str], log: Path, program: Sequence[str] = WORKER
@@ -70,15 +71,14 @@ class WorkerProcess:
         process, self._process = self._process, None
         if process is None:
             return
-        with contextlib.suppress(OSError):
-            if process.stdin:
-                process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        _close(process.stdin)
+        try:
             process.wait(KILL_WAIT_S)
-            return
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(KILL_WAIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(KILL_WAIT_S)
+        _close(process.stdout)
 
     def _start(self) -> None:
         self.generation += 1
@@ -118,6 +118,8 @@ class WorkerProcess:
     def _ended(self) -> str:
         process, self._process = self._process, None
         assert process is not None
+        _close(process.stdin)
+        _close(process.stdout)
         try:
             code = process.wait(KILL_WAIT_S)
         except subprocess.TimeoutExpired:
@@ -133,3 +135,9 @@ class WorkerProcess:
             self.gave_up = True
             return f"the NVML reader ended {self._crashes} times in a row ({how}): given up"
         return f"the NVML reader ended ({how}) and is started again"
+
+
+def _close(pipe: IO[bytes] | None) -> None:
+    with contextlib.suppress(OSError):
+        if pipe is not None:
+            pipe.close()

@@ -171,6 +171,7 @@ def test_a_missing_function_is_not_supported_whatever_pynvml_raises() -> None:
 
     assert failure(NVMLLibraryMismatchError("x")).status is Status.NOT_SUPPORTED
     assert failure(load_pynvml().NVMLError(13)).status is Status.NOT_SUPPORTED
+    assert failure(AttributeError("nvmlNew")).status is Status.NOT_SUPPORTED  # an old pynvml
     assert failure(OSError("x")).status is Status.ERROR
 
 
