@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuprof.analyzers.account import DeviceAccount, RankAccount
 from gpuprof.analyzers.intervals import total, union
+from gpuprof.analyzers.joint import JointPricing
 from gpuprof.analyzers.replay import TRUSTED_ERROR
 from gpuprof.analyzers.roofline import Limit
 from gpuprof.analyzers.wording import percent
@@ -57,13 +58,22 @@ class _Held:
     priced: bool
 
 
-def find_bound(accounts: list[RankAccount]) -> Bound:
-    """The bound class of a run, over all its ranks and devices."""
+def find_bound(accounts: list[RankAccount], joint: JointPricing | None = None) -> Bound:
+    """The bound class of a run, over all its ranks and devices.
+
+    Args:
+        accounts: The ranks.
+        joint: Their pricing together, where they could be replayed so: then a resource of one
+            rank that the others wait for counts for all.
+    """
     devices = [(a, d) for a in accounts for d in a.devices if d.budget.total_ns > 0]
     if not devices:
         return Bound(class_="unknown", why="No step with any activity was recorded")
     held = [_held(account, device) for account, device in devices]
     saved = {r: float(np.mean([h.saved[r] for h in held])) for r in RESOURCES}
+    if joint is not None and joint.error <= TRUSTED_ERROR:
+        for resource, parts in RESOURCES.items():
+            saved[resource] = joint.without(*parts, profiled=False).reduction
     share = {r: float(np.mean([h.share[r] for h in held])) for r in RESOURCES}
     priced = all(h.priced for h in held)
     error = max(h.error for h in held)

@@ -13,7 +13,10 @@ from gpuprof.analyzers.bound import find_bound
 from gpuprof.analyzers.causes import CAUSES
 from gpuprof.analyzers.causes.base import Cause, RunView, Verdict
 from gpuprof.analyzers.facts import find_facts
-from gpuprof.analyzers.pricing import trusted
+from gpuprof.analyzers.joint import joint_pricing
+from gpuprof.analyzers.pricing import Pricing, trusted
+from gpuprof.analyzers.rank_summary import summarize
+from gpuprof.analyzers.ranks import compare_summaries
 from gpuprof.analyzers.sources import OtherSources, Verdicts, findings_of, join
 from gpuprof.analyzers.summary import (
     device_roofline,
@@ -76,17 +79,20 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         accounts.append(account)
     first = accounts[0]
     roofline = device_roofline(first, first.main)
-    comparison = None
+    comparison = joint = None
     if len(accounts) > 1:
-        from gpuprof.analyzers.ranks import compare_ranks
-
-        comparison = compare_ranks(accounts)
+        summaries = [summarize(account) for account in accounts]
+        comparison = compare_summaries(summaries)
+        joint = joint_pricing(
+            [account.main.pricing for account in accounts], summaries, comparison.clock_offset_ns
+        )
     view = RunView(
         ranks=tuple(accounts),
         roofline=roofline,
         facts=find_facts(first, roofline, recorded.cores),
-        bound=find_bound(accounts),
+        bound=find_bound(accounts, joint),
         comparison=comparison,
+        joint=joint,
     )
     return view, warnings + [w for account in accounts for w in data_warnings(account)]
 
@@ -107,7 +113,7 @@ def diagnose(
     accounts = view.ranks
     verdicts = join(_judge_all(view, CAUSES, warnings), findings_of(recorded.other))
     findings = verdicts.findings
-    replayed = _replay_summary(accounts)
+    replayed = _replay_summary(view)
     if not replayed.trusted:
         warnings.append(_untrusted(accounts, replayed))
     together = _together(view, findings)
@@ -203,8 +209,10 @@ def _judged(cause: Cause, view: RunView, warnings: list[str]) -> Verdict:
         return NotJudged(cause=cause.id, missing="gpuprof itself failed on it, see the warnings")
 
 
-def _replay_summary(accounts: Sequence[RankAccount]) -> ReplaySummary:
-    pricings = [account.main.pricing for account in accounts]
+def _replay_summary(view: RunView) -> ReplaySummary:
+    pricings: list[Pricing | None] = [account.main.pricing for account in view.ranks]
+    if view.joint is not None:
+        pricings = [view.joint]
     known = [p for p in pricings if p is not None and p.measured_ns > 0]
     if not known:
         return ReplaySummary(measured_ms=None, replayed_ms=None, error=None, trusted=False)

@@ -12,8 +12,10 @@ done. Everything else (a delay that none of this explains) stays as it was obser
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +68,14 @@ class Change:
         )
 
 
+class Meeting(NamedTuple):
+    """A rank has come to a collective: its number, the rank's own event, and when it begins."""
+
+    number: int
+    event: int
+    begin_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """Length of each step of the program as replayed, ns, float64 (n_steps,)."""
@@ -87,7 +97,26 @@ def replay(program: Program, change: Change | None = None) -> Replayed:
     The steps end as they do in `gpuprof.analyzers.steps`: with their last device event, the last
     one not before the host is done; their sum is never less than the host needs.
     """
-    change = change or Change()
+    loop = run(program, change or Change())
+    try:
+        next(loop)
+    except StopIteration as done:
+        result: Replayed = done.value
+        return result
+    raise AssertionError("a program of one rank meets nobody")
+
+
+def run(
+    program: Program, change: Change, meets: list[int] | None = None
+) -> Generator[Meeting, int, Replayed]:
+    """A replay that stops wherever it needs other ranks.
+
+    Args:
+        program: The program.
+        change: What is different.
+        meets: For each event, the number of the collective that it is part of, -1 for others.
+            At such an event the replay yields a `Meeting` and goes on with the end it is sent.
+    """
     skipped = np.isin(program.region, change.skip)
     call = program.call_ns * np.where(program.kind == NOT_BLOCKING, change.launch_scale, 1.0)
     call = np.where(skipped, 0.0, call)
@@ -95,26 +124,31 @@ def replay(program: Program, change: Change | None = None) -> Replayed:
     duration = program.dur_ns if change.device_ns is None else change.device_ns
     if change.skip:
         duration = np.where(np.repeat(skipped, program.n_events), 0, duration)
-    event_end, host_end = _run(
+    ended, host_end = yield from _loop(
         program,
         _host_costs(program, change).tolist(),
         np.rint(call).astype(np.int64).tolist(),
         (program.waits & ~freed).tolist(),
         (duration + program.lag_ns).tolist(),
+        meets,
     )
+    return Replayed(_step_lengths(program, np.array(ended, np.int64), host_end))
+
+
+def _step_lengths(program: Program, event_end: I64, host_end: int) -> F64:
     ends = np.full(program.n_steps, program.origin_ns, np.int64)
     np.maximum.at(ends, program.event_step, event_end)
     ends = np.maximum.accumulate(ends)
     if program.ends_with_host:
         ends[-1] = max(int(ends[-1]), host_end)
-    step = np.diff(ends, prepend=program.origin_ns).astype(np.float64)
+    step: F64 = np.diff(ends, prepend=program.origin_ns).astype(np.float64)
     if program.origin_ns > program.host_start_ns:
         # The device began with a backlog; once that is gone, the host alone sets the pace.
         total = float(step.sum())
         host_total = float(host_end - program.host_start_ns - program.host_lead_ns)
         if total < host_total:
             step = step + (host_total - total) / len(step)
-    return Replayed(step)
+    return step
 
 
 def _host_costs(program: Program, change: Change) -> I64:
@@ -161,9 +195,14 @@ def _tables(program: Program) -> _Tables:
     )
 
 
-def _run(
-    program: Program, work: list[int], call: list[int], waits: list[bool], occupied: list[int]
-) -> tuple[I64, int]:
+def _loop(
+    program: Program,
+    work: list[int],
+    call: list[int],
+    waits: list[bool],
+    occupied: list[int],
+    meets: list[int] | None,
+) -> Generator[Meeting, int, tuple[list[int], int]]:
     """The loop: when each event is done, and when the host is.
 
     Comparisons are written out: `max` would double the time of the whole analysis.
@@ -185,11 +224,14 @@ def _run(
                 for earlier in others[event]:
                     if end[earlier] > begin:  # noqa: PLR1730
                         begin = end[earlier]
-            ready[s] = end[event] = begin + occupied[event]
+            if meets is not None and meets[event] >= 0:
+                ready[s] = end[event] = yield Meeting(meets[event], event, begin)
+            else:
+                ready[s] = end[event] = begin + occupied[event]
         clock += call[item]
         if waits[item]:
             tail = tables.tail[item]
             for event in wait_events[item]:
                 if end[event] + tail > clock:  # noqa: PLR1730
                     clock = end[event] + tail
-    return np.array(end, np.int64), clock
+    return end, clock

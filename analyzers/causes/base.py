@@ -12,7 +12,7 @@ critical.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,7 @@ from gpuprof.diagnosis import (
 )
 
 if TYPE_CHECKING:
+    from gpuprof.analyzers.joint import JointPricing
     from gpuprof.analyzers.ranks import RankComparison
 
 NAMED_FROM = 0.05
@@ -57,13 +58,15 @@ Verdict = Finding | RuledOut | NotJudged
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run, accounted. ranks: at least one. comparison: None with a single rank."""
+    """A run, accounted. ranks: at least one. comparison: None with a single rank. joint: the
+    pricing of all ranks together, None with a single rank or where they can't be replayed so."""
 
     ranks: tuple[RankAccount, ...]
     roofline: RooflineSummary
     facts: RunFacts
     bound: Bound
     comparison: RankComparison | None = None
+    joint: JointPricing | None = None
 
     @property
     def first(self) -> RankAccount:
@@ -103,11 +106,23 @@ class RunView:
         return tuple(r.rank for r in self.ranks if self.share_of(r, *buckets) >= self.named_from)
 
     def price(self, *removed: str, profiled: bool = True) -> Gain | None:
-        """What removing parts of the step saves (see `gpuprof.analyzers.pricing`), averaged over
-        ranks. None when a rank can't be replayed, or not well enough."""
+        """What removing parts of the step saves (see `gpuprof.analyzers.pricing`): all ranks
+        replayed together, or else the mean over ranks. None when a rank can't be replayed, or not
+        well enough."""
+        if self.joint is not None and trusted(self.joint):
+            return self._gain([self.joint.without(*removed, profiled=profiled)])
         prices = self.prices(*removed, profiled=profiled)
-        if prices is None:
+        return None if prices is None else self._gain(prices)
+
+    def price_without_waiting_for(self, late_ranks: Collection[int]) -> Gain | None:
+        """What the other ranks save when they need not wait for some late ones. None where the
+        ranks were not replayed together."""
+        if self.joint is None or not trusted(self.joint):
             return None
+        late = [i for i, rank in enumerate(self.ranks) if rank.rank in late_ranks]
+        return self._gain([self.joint.without_waiting_for(late)])
+
+    def _gain(self, prices: Sequence[Price]) -> Gain:
         n = len(prices)
         reduction = sum(p.reduction for p in prices) / n
         return Gain(
@@ -118,6 +133,7 @@ class RunView:
         )
 
     def prices(self, *removed: str, profiled: bool = True) -> list[Price] | None:
+        """As `price`, for every rank on its own."""
         pricings = [rank.main.pricing for rank in self.ranks]
         if any(p is None or not trusted(p) for p in pricings):
             return None

@@ -113,7 +113,7 @@ def _credited(gain: Gain | None, run: RunView, share: float) -> Gain | None:
             "the step replayed with host work and launch calls taking no time, the most that CUDA"
             " graphs or compilation can reach"
         )
-        most = share + run.share("launch")
+        most = share + run.share("launch") + _waiting_for_hosts(run)
     reduction = min(gain.reduction, most)
     if reduction < gain.reduction:
         how += "; only the time that this cause itself holds is counted"
@@ -124,6 +124,14 @@ def _credited(gain: Gain | None, run: RunView, share: float) -> Gain | None:
         high=min(gain.high, max(most, reduction)),
         how=how,
     )
+
+
+def _waiting_for_hosts(run: RunView) -> float:
+    """Share of the step in which ranks wait for each other, where the replay of all ranks together
+    can tell whose doing that is."""
+    if run.joint is None or run.comparison is None:
+        return 0.0
+    return run.comparison.wait_frac()
 
 
 def _split(rank: RankAccount) -> dict[str, float]:
@@ -200,6 +208,16 @@ def _evidence(
                 text="With the profiler's own cost taken out, a host without any cost would still"
                 f" make the step {percent(unprofiled.reduction)} shorter.",
                 value=round(unprofiled.reduction, 4),
+                unit="share of step",
+            )
+        )
+    waiting = _waiting_for_hosts(run)
+    if waiting >= run.named_from:
+        evidence.append(
+            Evidence(
+                text=f"Ranks wait for each other {percent(waiting)} of the step. In the replay of all"
+                " ranks together this waiting goes as far as late hosts, in turns, have caused it.",
+                value=round(waiting, 4),
                 unit="share of step",
             )
         )
