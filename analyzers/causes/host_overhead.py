@@ -215,8 +215,8 @@ def _evidence(
     if waiting >= run.named_from:
         evidence.append(
             Evidence(
-                text=f"Ranks wait for each other {percent(waiting)} of the step. In the replay of all"
-                " ranks together this waiting goes as far as late hosts, in turns, have caused it.",
+                text=f"Ranks wait for each other {percent(waiting)} of the step. In the replay of"
+                " all ranks together that goes as far as late hosts, in turns, have caused it.",
                 value=round(waiting, 4),
                 unit="share of step",
             )
