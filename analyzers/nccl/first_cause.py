@@ -49,12 +49,13 @@ def sort_events(log: CommLog) -> Sorted:
     causes: list[tuple[Event, Rule]] = []
     symptoms: list[tuple[Event, Rule]] = []
     unknown: list[Event] = []
+    probes_count = failed(log)  # NCCL tries things out and tells of it at INFO
     for event in log.events:
         rule = match(event, facts)
         if rule is None:
             if event.level == "WARN":
                 unknown.append(event)
-        elif rule.role == "cause" and not (event.level == "INFO" and rule.tier >= 4):
+        elif rule.role == "cause" and (event.level != "INFO" or (probes_count and rule.tier < 4)):
             causes.append((event, rule))
         elif rule.role == "symptom":
             symptoms.append((event, rule))

@@ -9,6 +9,12 @@ from gpuprof.diagnosis import Evidence, Finding, Fix
 SAME_ON_ALL_RANKS = frozenset({"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"})
 """Calls whose count must be equal on all ranks of a communicator."""
 
+MIN_RANKS_TO_COMPARE = 3
+MIN_CALLS_BEHIND = 64
+BEHIND_FRAC = 0.05
+"""Ranks run ahead of each other by some calls, and pipes hold back some lines; a rank that misses
+this many, and this share of all, has stopped."""
+
 MIN_STARTED = 2
 """One rank alone that started can be the only one whose output is in the log."""
 
@@ -131,7 +137,54 @@ def findings_from_calls(log: CommLog) -> list[Finding]:
                 continue
             if len({call[:3] for call in calls.values()}) > 1:
                 return [_mismatch(log, comm, number, calls, tails)]
-    return _one_list(log)
+    return _behind(log) or _one_list(log)
+
+
+def _behind(log: CommLog) -> list[Finding]:
+    """Ranks whose calls stopped long before the others' of the same communicator."""
+    for comm in log.communicators:
+        tails = _tails(log, comm)
+        if len(tails) < MIN_RANKS_TO_COMPARE or comm.ended:
+            continue
+        last = {rank: tail.last for rank, tail in tails.items()}
+        usual = sorted(last.values())[len(last) // 2]
+        behind = sorted(
+            rank
+            for rank, number in last.items()
+            if usual - number >= max(MIN_CALLS_BEHIND, BEHIND_FRAC * usual)
+        )
+        if not behind or len(behind) > len(last) // 3:
+            continue
+        first = min(behind, key=lambda rank: last[rank])
+        tail = tails[first]
+        name = rank_list(behind)
+        text = (
+            f"{name} issued call {last[first]:#x} last, the others of this communicator of "
+            f"{comm.size} ranks went on to {usual:#x}"
+        )
+        return [
+            finding(
+                cause="hang",
+                title=f"{name} stopped issuing collectives".capitalize(),
+                severity="critical",
+                confidence=0.7,
+                evidence=[
+                    row_evidence(log, tail.line, tail.process, text.capitalize()),
+                    class_evidence(["desync_straggler"]),
+                ],
+                fixes=[
+                    Fix(
+                        title=f"See what {name} does",
+                        detail="Its Python stack while the others wait names the line; its own log "
+                        "and exit code tell whether it died.",
+                        code="py-spy dump --pid PID",
+                    )
+                ],
+                ranks=tails,
+                late_ranks=behind,
+            )
+        ]
+    return []
 
 
 def _mismatch(

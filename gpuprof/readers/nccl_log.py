@@ -38,6 +38,14 @@ from gpuprof.readers.nccl_tests_output import HEADER, bandwidths
 MAX_TEXT = 600
 """Characters of a line that are kept; the longest WARN of NCCL is below 500."""
 
+MAX_PART = 4_096
+"""Bytes of a line that patterns see. Longer lines are progress bars that rewrite themselves with
+carriage returns: of those the last states are looked at, each on its own."""
+
+MAX_STATES = 16
+MAX_PREFIX = 512
+"""Bytes before the word NCCL that are looked at: launchers and log collectors write below 200."""
+
 MAX_EVENTS_PER_PROCESS = 60
 BARE_PROCESSES = 100
 """Lines without a prefix belong to nobody, so they share the room of this many processes."""
@@ -48,6 +56,7 @@ MAX_EVENTS = 40_000
 MAX_TRANSPORTS = 120_000
 """512 ranks with 100 peers each, both directions; beyond it the matrix says nothing more."""
 
+MAX_TRANSPORT_BYTES = 64 << 20
 MAX_PREFIXES = 50_000
 MAX_RINGS = 4_096
 MAX_BANDWIDTHS = 10_000
@@ -110,6 +119,7 @@ class _Reader:
         self.lines = LineKeeper()
         self.prefixes: dict[bytes, Origin] = {}
         self.transports: set[bytes] = set()
+        self.transport_bytes = 0
         self.channels = False  # a release that says Channel never says Ring
         self.calls = CallKeeper(lambda before: self._prefix(before).process)
         self.kept: Counter[tuple[int | None, int]] = Counter()
@@ -147,18 +157,21 @@ class _Reader:
         if all(self.kept[origin.process, kind] >= INFO_KINDS[kind].keep for kind in found.kinds):
             self.counts[INFO_KINDS[found.kinds[0]].name] += 1
             return
-        text = found.text.decode("utf-8", "replace").rstrip()[: 8 * MAX_TEXT]
+        text = found.text[:MAX_PART].decode("utf-8", "replace").rstrip()
         self._info(origin, text, found.line, found.kinds)
 
     def _other(self, found: nccl_scan.Found) -> None:
         start = found.text.find(WARN)
         if start < 0:
-            self._bare(found.text, found.after, found.line)
+            for part in found.text.split(b"\r")[-MAX_STATES:]:
+                self._bare(part[:MAX_PART], found.after[:MAX_PART], found.line)
             return
-        text = found.text[start + len(WARN) :].decode("utf-8", "replace").rstrip()
+        text = found.text[start + len(WARN) :][:MAX_PART].decode("utf-8", "replace").rstrip()
         self._event(self._prefix(found.text[:start]), "WARN", text, found.line)
 
     def _prefix(self, before: bytes) -> Origin:
+        if len(before) > MAX_PREFIX:
+            before = before[: MAX_PREFIX // 4] + b" " + before[-MAX_PREFIX:]
         known = self.prefixes.get(before)
         if known is not None:
             return known
@@ -280,7 +293,9 @@ class _Reader:
             new = set(pattern.findall(data)) - self.transports
             if not new:
                 continue
-            if len(self.transports) >= MAX_TRANSPORTS:
+            self.transport_bytes += sum(map(len, new))
+            full = self.transport_bytes > MAX_TRANSPORT_BYTES
+            if full or len(self.transports) >= MAX_TRANSPORTS:
                 self.log.truncated = True
                 return
             self.transports |= new

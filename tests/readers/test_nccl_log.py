@@ -281,6 +281,40 @@ def test_line_broken_by_another_rank_loses_only_itself(tmp_path: Path) -> None:
     assert [fact.fields["network"] for fact in log.facts_of("network")] == ["Socket", "IB"]
 
 
+def test_text_at_the_end_of_a_progress_bar_is_found(tmp_path: Path) -> None:
+    """A bar rewrites its line with carriage returns; the watchdog's message lands behind it."""
+    path = tmp_path / "job.log"
+    bar = b"".join(
+        b"\rTokenizing:  %d%%|###| %d/100 [00:01<00:02, 155.57 examples/s]" % (n, n)
+        for n in range(99)
+    )
+    path.write_bytes(
+        bar
+        + b"[E ProcessGroupNCCL.cpp:475] [Rank 2] Watchdog caught collective operation timeout: x\n"
+    )
+    log = read_nccl_log(path)
+    assert [event.rank for event in log.events] == [2]
+    assert log.progress
+
+
+@pytest.mark.parametrize("filler", [b"a", b"1 ", b"1%|", b"n:1:", b"[1] ", b"[1,1]<stdout>:"])
+def test_endless_lines_cost_no_endless_work(tmp_path: Path, filler: bytes) -> None:
+    """Patterns see a bounded part of a line, whatever stands before or behind NCCL's mark."""
+    path = tmp_path / "hostile.log"
+    long = filler * (300_000 // len(filler))
+    path.write_bytes(
+        b"\n".join(
+            [
+                long + b"NCCL WARN x" + long,
+                long + b"NCCL INFO Using network IB" + long,
+                b"NCCL INFO Channel 00 : 1 " + long,
+                b"Watchdog " + long,
+            ]
+        )
+    )
+    assert read_nccl_log(path).events
+
+
 def test_foreign_and_missing_files_are_one_line_errors(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text("epoch 1 loss 2.0\n" * 50)

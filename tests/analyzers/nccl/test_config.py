@@ -94,3 +94,21 @@ def test_defect_of_a_release_needs_its_trigger(tmp_path: Path) -> None:
     )
     (found,) = findings_from_commlog(read_nccl_log(path))
     assert cause_classes(found)[0] == "nic_loopback"
+
+
+def test_rank_that_stopped_issuing_calls_is_named(tmp_path: Path) -> None:
+    lines = [
+        f"n0:{r}:1 [{r}] NCCL INFO comm 0xa{r} rank {r} nranks 4 cudaDev {r} busId 1c000 commId 0x9 - Init COMPLETE"
+        for r in range(4)
+    ]
+    lines += [
+        f"n0:{r}:1 [{r}] NCCL INFO AllReduce: opCount {n:x} sendbuff 0x1 recvbuff 0x1 count 64 datatype 7 op 0 root 0 comm 0xa{r} [nranks=4] stream 0x5"
+        for n in range(400)
+        for r in range(4)
+        if not (r == 2 and n > 100)
+    ]
+    path = tmp_path / "nccl.log"
+    path.write_text("\n".join(lines) + "\n")
+    (found,) = findings_from_commlog(read_nccl_log(path))
+    assert found.late_ranks == (2,)
+    assert found.cause == "hang"

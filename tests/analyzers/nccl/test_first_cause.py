@@ -103,3 +103,12 @@ def test_rank_lists_read_well() -> None:
     assert rank_list([2, 0, 1, 7]) == "ranks 0–2, 7"
     assert rank_list([1, 2]) == "ranks 1, 2"
     assert rank_list([]) == "no rank"
+
+
+def test_failed_probe_at_info_level_is_no_cause_while_the_job_works(tmp_path: Path) -> None:
+    """NCCL 2.26 tries cuMem host memory out, and falls back."""
+    probe = "node0:10:11 [0] NCCL INFO Cuda failure 217 'peer access is not supported between these two devices'"
+    assert not findings(tmp_path, probe)
+    error = "RuntimeError: NCCL error in: x.cpp:1, unhandled cuda error, NCCL version 2.26.2"
+    (found,) = findings(tmp_path, probe, error)
+    assert cause_classes(found) == ("cumem_host",)
