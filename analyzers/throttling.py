@@ -24,6 +24,9 @@ the maximum are ordinary for large matrix products at the default power limit.""
 LOWERED_LIMIT = 0.95
 """A power limit below this part of the default was set by somebody."""
 WARNING_SHARE, CRITICAL_SHARE = 0.05, 0.20
+DROP_FRAC, DROP_SHARE = 0.85, 0.05
+"""A clock below the first part of its own 95th percentile, in the second share of the samples:
+boost clocks wander by a few percent, and one odd sample is a read at a kernel's end."""
 PEER_LOSS = 0.05
 """A GPU whose clock is this far below the median of its equal peers slows all of them down."""
 
@@ -62,10 +65,11 @@ _FIXES: dict[str, Fix] = {
 
 def throttling(samples: Samples) -> list[Finding]:
     """One finding a GPU and reason that costs something."""
-    found = []
+    found: list[Finding] = []
     for scope in samples.scopes("gpu"):
         clock = under_load(samples, "sm_clock_mhz", scope)
         lost = clock_loss(samples, scope)
+        named = len(found)
         for reason in _COUNTERS:
             share, how = _held_back(samples, scope, reason)
             if share is None or not _matters(samples, scope, reason, share, lost):
@@ -73,7 +77,41 @@ def throttling(samples: Samples) -> list[Finding]:
             found.append(
                 _finding(samples, scope, reason, held=(share, how), lost=(lost, len(clock)))
             )
+        if len(found) == named:
+            found.extend(_unexplained_drops(samples, scope))
     return found
+
+
+def _unexplained_drops(samples: Samples, scope: str) -> list[Finding]:
+    """A clock that falls under load although the driver names no reason for it."""
+    clock = under_load(samples, "sm_clock_mhz", scope)
+    if len(clock) < MIN_LOADED_SAMPLES:
+        return []
+    usual = float(np.percentile(clock, 95))
+    low = clock < DROP_FRAC * usual
+    share = float(low.mean())
+    if share < DROP_SHARE:
+        return []
+    name = gpu_name(samples, scope)
+    text = (
+        f"In {share:.0%} of the samples under load the SM clock of {name} was below "
+        f"{DROP_FRAC:.0%} of its usual {usual:.0f} MHz ({float(np.median(clock[low])):.0f} MHz)."
+    )
+    return [
+        _throttled(
+            f"{name}: the clock drops under load",
+            1 - float(clock.mean()) / usual,
+            0.6,
+            evidence=(Evidence(text=text, value=share, unit="share of samples", source="nvml"),),
+            fix=Fix(
+                title="Find out what sets the clock",
+                detail="nvidia-smi -q -d PERFORMANCE,CLOCK while it is low: application clocks, "
+                "sync boost with another GPU, a power cap of the rack.",
+                cost="administrator's rights",
+            ),
+            ranks=gpu_ranks(samples, scope),
+        )
+    ]
 
 
 def clock_loss(samples: Samples, scope: str) -> float | None:

@@ -22,6 +22,9 @@ WARNING_SHARE, CRITICAL_SHARE = 0.05, 0.20
 DEFAULT_WINDOW_S = 1 / 6
 """The shortest averaging window of a driver, where it was not measured."""
 
+SLOW_POLL_NS = 500_000_000
+"""Polls further apart than this see less than the driver's buffer, which has 6 values a second."""
+
 TITLES = {
     "dataloader": "The curve looks like a GPU that waits for data",
     "small-batch": "The curve looks like kernels too small to fill the GPU",
@@ -61,13 +64,28 @@ def curve_of(samples: Samples, scope: str) -> Curve | None:
     util = samples.get("util_frac", scope)
     if util is None or not util.ok.any():
         return None
-    time_ns, value = util.good()
+    time_ns, value = _with_ring(samples, scope, *util.good())
     window_s = samples.windows.get(scope, int(DEFAULT_WINDOW_S * 1e9)) / 1e9
     power = samples.get("power_w", scope)
     watts: F64 | None = None
     if power is not None and power.ok.any():
         watts = _beside(time_ns, *power.good())
     return Curve(time_ns, value, watts, samples.timed, window_s)
+
+
+def _with_ring(samples: Samples, scope: str, time_ns: I64, value: F64) -> tuple[I64, F64]:
+    """The polled curve, filled up with the driver's own buffer where polling was slow.
+
+    The buffer alone will not do: it is empty while the GPU idles.
+    """
+    ring = samples.get("ring_util_frac", scope)
+    slow = len(time_ns) < 2 or float(np.median(np.diff(time_ns))) > SLOW_POLL_NS
+    if ring is None or not slow or not ring.ok.any():
+        return time_ns, value
+    ring_ns, ring_value = ring.good()
+    all_ns = np.concatenate([time_ns, ring_ns])
+    order = np.argsort(all_ns, kind="stable")
+    return all_ns[order], np.concatenate([value, ring_value])[order]
 
 
 def _beside(time_ns: I64, other_ns: I64, other: F64) -> F64:

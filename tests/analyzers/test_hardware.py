@@ -113,6 +113,18 @@ def test_one_gpu_with_a_lower_clock_is_named_with_its_rank() -> None:
     assert "peers" in finding.title
 
 
+def test_a_clock_that_drops_for_no_named_reason() -> None:
+    """Application clocks or a rack's cap show in no counter."""
+    clock = [1900.0] * 150 + [1200.0] * 50
+    finding = only(hardware_findings(loaded({("sm_clock_mhz", "gpu:0"): clock})))
+    assert finding.cause == "throttling"
+    assert "1200 MHz" in finding.evidence[0].text
+    explained = loaded(
+        {("sm_clock_mhz", "gpu:0"): clock, ("throttle_hw_thermal_ns", "gpu:0"): ramp(0.2e9)}
+    )
+    assert "heat" in only(hardware_findings(explained)).title
+
+
 def test_of_two_that_differ_none_is_accused() -> None:
     clocks = {("sm_clock_mhz", f"gpu:{i}"): [1400.0 + 400 * i] * N for i in range(2)}
     assert hardware_findings(loaded(clocks, gpus=2)) == []

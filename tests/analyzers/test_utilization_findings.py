@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fixtures.samples import samples
 from gpuprof.analyzers.utilization_findings import (
     curve_findings,
@@ -45,3 +47,12 @@ def test_failed_reads_are_no_zeros() -> None:
 def test_the_skew_comes_from_the_reads_themselves() -> None:
     both = samples({("util_frac", "gpu:0"): SAW * 5, ("util_frac", "gpu:1"): SAW * 5})
     assert skew_s(both, ["gpu:0", "gpu:1"]) == 0.0
+
+
+def test_slow_polls_are_filled_up_from_the_drivers_buffer() -> None:
+    """At 1 Hz a saw of 2 s is a guess; the driver itself sampled it six times a second."""
+    polled = samples({("util_frac", "gpu:0"): [0.98] * 60}, step_s=1)
+    ring = samples({("ring_util_frac", "gpu:0"): ([0.98] * 7 + [0.0] * 5) * 30}, step_s=1 / 6)
+    both = replace(polled, series={**polled.series, **ring.series})
+    assert read_curves(polled).shapes["gpu:0"].kind == "busy"
+    assert read_curves(both).shapes["gpu:0"].kind != "busy"
