@@ -12,8 +12,8 @@ and idle time until a collective that is launched already. With the traces of se
 split: the shortest duration of a collective over its ranks is the transfer, what another rank
 spends above that is waiting, and the rank that waits least is the one that came last. The gain is
 the replay of the step with communication taking no time. Where a late rank makes the others wait,
-it is their replay with the waits shortened to those that would remain if the late ranks came with
-the rest.
+all ranks are replayed together with nobody waiting for it; where they can't be, each of the others
+on its own, with its waits shortened to those that would remain.
 
 How to fix: more overlap (bucket sizes, prefetching), fewer bytes (compression, sharding), the right
 transport; when a rank is late, what makes that rank late.
@@ -112,14 +112,17 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
     waiting = min(waiting_frac(run.ranks, comparison), share)
     late = comparison.late_ranks if waiting >= run.named_from else ()
     if late:
-        gain = _punctual(without_lateness(run.ranks, comparison), late)
+        gain = _punctual(run, comparison, late)
         come = "comes" if len(late) == 1 else "come"
         title = f"{named_ranks(late).capitalize()} {come} late: the others wait"
         title += f" {percent(waiting_frac(run.ranks, comparison, late))} of each step"
     else:
         gain = run.price("communication")
         if gain is not None and gain.reduction < LEAST_GAIN:
-            return RuledOut(cause=ID, why=_other_work_comes_out(share, gain))
+            why = _other_work_comes_out(share, gain)
+            if waiting >= MOSTLY * share:
+                why += f"; {percent(waiting)} is waiting for other ranks, and none of them is late"
+            return RuledOut(cause=ID, why=why)
         gain = _explained(gain)
         title = f"Communication that nothing hides takes {percent(share)} of each step"
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
@@ -150,7 +153,17 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
     )
 
 
-def _punctual(gain: Gain | None, late: tuple[int, ...]) -> Gain | None:
+def _punctual(run: RunView, comparison: RankComparison, late: tuple[int, ...]) -> Gain | None:
+    """The gain when the late ranks come with the rest: all ranks replayed together where that can
+    be done, else each of the others on its own."""
+    gain = run.price_without_waiting_for(late)
+    how = f"all ranks replayed together, with nobody waiting for {named_ranks(late)}"
+    if gain is None:
+        gain = without_lateness(run.ranks, comparison)
+        how = (
+            f"the other ranks replayed as if {named_ranks(late)} came to collectives with the rest;"
+            " the one that gains least sets the pace"
+        )
     if gain is None:
         return None
     return Gain(
@@ -158,8 +171,7 @@ def _punctual(gain: Gain | None, late: tuple[int, ...]) -> Gain | None:
         reduction=gain.reduction,
         low=gain.low,
         high=gain.high,
-        how=f"the other ranks replayed as if {named_ranks(late)} came to collectives with the rest;"
-        " the one that gains least sets the pace",
+        how=how,
     )
 
 
@@ -299,7 +311,7 @@ def _explained(gain: Gain | None) -> Gain | None:
         reduction=gain.reduction,
         low=gain.low,
         high=gain.high,
-        how="the step replayed with communication taking no time: the most that overlap can do",
+        how="the step replayed with transfers taking no time: the most that overlap can do",
     )
 
 

@@ -171,7 +171,7 @@ def test_a_late_rank_is_named_with_what_holds_it_up() -> None:
     assert found.title.startswith("Rank 2 comes late")
     assert found.gain is not None
     assert found.gain.reduction == pytest.approx(500 / 1340, abs=0.03)
-    assert "rank 2 came to collectives with the rest" in found.gain.how
+    assert "nobody waiting for rank 2" in found.gain.how
     said = texts(found.evidence)
     assert "Rank 2 was late in 6 of 6 steps" in said
     assert "idle after blocking calls, the others" in said
