@@ -13,8 +13,12 @@ two ranks that are late together bear half each, and a rank that came before the
 nothing.
 
 Chance. Some rank is last in every collective. Where all ranks are alike, each is the last of R with
-probability 1/R, from sample to sample independently, so the number of times is binomial; the tail
-is multiplied by the number of ranks that could have been accused (Bonferroni).
+probability 1/R, from sample to sample independently, so the number of times is binomial. With few
+ranks and steps counting alone proves little (one of two is late in all of five steps in 1 of 16
+balanced runs), while always the same delay does: Student's test of what a rank bears above the
+mean is the second way. What balanced ranks bear is skewed to the right, which makes that test
+milder, not stricter. Chances are multiplied by the number of tests and of ranks that could have
+been accused (Bonferroni).
 
 What is a sample? All ranks leave a collective together, so how late they come to the next one is
 decided anew; but what makes a rank late may last a whole step (a long sequence, a slow batch), and
@@ -49,6 +53,9 @@ DECISIVE_FRAC = 0.1
 """A collective tells who came last when the middle rank waited more than 10 µs and a tenth of the
 transfer: in real traces of eight ranks that arrive together, ends differ by up to 50 µs in 600."""
 
+FEWEST_FOR_STUDENT = 3
+"""Two steps have no spread worth the name."""
+
 HALF = 0.5
 """A rank that bears half as much as the worst one of a step is late in it as well."""
 
@@ -57,10 +64,11 @@ HALF = 0.5
 class LateRank:
     """A rank that the others wait for.
 
-    times: in how many of `of` samples it was late. samples: what was counted; "collectives" where
-    the recorded steps are too few to tell a lasting cause from one that lasts a step.
-    share: of the step, that the middle rank waits for it. robust_share: the same without the sample
-    that costs most. p_value: chance that some rank of a balanced run is late as often.
+    times: in how many of `of` samples it was late (steps), or the last one (collectives).
+    samples: what was counted; "collectives" where the recorded steps are too few to tell a lasting
+    cause from one that lasts a step. share: of the step, that the middle rank waits for it.
+    robust_share: the same without the sample that costs most. p_value: chance that some rank of a
+    balanced run shows as much.
     """
 
     rank: int
@@ -70,6 +78,11 @@ class LateRank:
     share: float
     robust_share: float
     p_value: float
+
+    @property
+    def proven(self) -> bool:
+        """Whether chance alone would hardly show it."""
+        return self.p_value <= SIGNIFICANCE
 
     @property
     def lasting(self) -> bool:
@@ -134,7 +147,8 @@ def decisive(wait_ns: F64, transfer_ns: F64) -> Bools:
 def find_late(
     ranks: tuple[int, ...], blame_ns: F64, step_ns: F64, last: F64, chance: F64, worst_ns: F64
 ) -> tuple[LateRank, ...]:
-    """The ranks that are late more often than chance lets them, at a cost; the costliest first.
+    """The ranks that cost enough to be late, the costliest first, each with the chance that a
+    balanced run shows as much; those with at most `SIGNIFICANCE` are `LateRank.proven`.
 
     Args:
         ranks: Their numbers, (n_ranks,).
@@ -151,21 +165,25 @@ def find_late(
     most = blame_ns.max(axis=0)
     late_in = (blame_ns >= HALF * most) & (most > 0)
     expected = float((late_in.sum(axis=0) / n_ranks).mean())
+    above = (blame_ns - blame_ns.mean(axis=0)) / np.maximum(step_ns, 1.0)
     share = blame_ns.sum(axis=1) / total
     robust = _without_worst(blame_ns, step_ns, worst_ns)
     found = []
     for i in np.flatnonzero((share >= LATE_FROM) & (robust >= LATE_FROM)).tolist():
         cost = float(share[i]), float(robust[i])
         times = int(late_in[i].sum())
-        p_value = n_ranks * at_least(times, n_steps, expected)
-        if p_value <= SIGNIFICANCE:
-            found.append(LateRank(ranks[i], times, n_steps, "steps", *cost, p_value))
-        elif times == n_steps:  # the best record there can be: steps alone can't decide
+        counted = at_least(times, n_steps, expected)
+        if n_steps >= FEWEST_FOR_STUDENT:
+            counted = 2 * min(counted, above_zero(above[i]))
+        p_value = min(1.0, n_ranks * counted)
+        one = LateRank(ranks[i], times, n_steps, "steps", *cost, p_value)
+        if not one.proven and times == n_steps:  # the best record there can be: too few steps
             seen, of = int(last[i]), int(chance[i, 1])
             rate = float(chance[i, 0]) / of if of else 0.0
-            p_value = n_ranks * at_least(seen, of, rate)
-            if p_value <= SIGNIFICANCE:
-                found.append(LateRank(ranks[i], seen, of, "collectives", *cost, p_value))
+            p_value = min(1.0, n_ranks * at_least(seen, of, rate))
+            by_collective = LateRank(ranks[i], seen, of, "collectives", *cost, p_value)
+            one = by_collective if by_collective.p_value < one.p_value else one
+        found.append(one)
     return tuple(sorted(found, key=lambda one: -one.share))
 
 
@@ -205,3 +223,47 @@ def at_least(k: int, n: int, p: float) -> float:
         + k * math.log(p) + (n - k) * math.log1p(-p)
     )  # fmt: skip
     return min(1.0, math.exp(first) * (1.0 + float(np.exp(log_terms).sum())))
+
+
+def above_zero(values: F64) -> float:
+    """Student's one-sided test: the chance that the mean is as far above 0 as it is, where the true
+    mean is 0. 1.0 for a mean that is not above it.
+
+    Args:
+        values: (n,), n at least 2.
+    """
+    n = len(values)
+    mean = float(values.mean())
+    if mean <= 0:
+        return 1.0
+    deviation = float(values.std(ddof=1))
+    if deviation <= 1e-9 * mean:
+        return 0.0
+    t = mean / (deviation / math.sqrt(n))
+    df = n - 1
+    return 0.5 * _incomplete_beta(df / 2, 0.5, df / (df + t * t))
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularized incomplete beta function by Lentz's continued fraction (DLMF 8.17.22)."""
+    if x <= 0.0 or x >= 1.0:
+        return float(x >= 1.0)
+    if x > (a + 1) / (a + b + 2):
+        return 1.0 - _incomplete_beta(b, a, 1.0 - x)
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+        + a * math.log(x) + b * math.log1p(-x)
+    )  # fmt: skip
+    c, d = 1.0, 1.0 / (1.0 - (a + b) * x / (a + 1))
+    result = d
+    for m in range(1, 300):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1.0 / (1.0 + term * d)
+            c = 1.0 + term / c
+            result *= c * d
+        if abs(c * d - 1.0) < 1e-12:
+            break
+    return front * result / a

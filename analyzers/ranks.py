@@ -73,7 +73,8 @@ class RankComparison:
     total_ns: accounted time of each rank. wait_ns, transfer_ns: its matched collectives, split.
     exposed_wait_ns: the part of the wait with no other kernel beside it. n_last: in how many of
     `n_decisive` collectives it came last. blame_share: what it costs the others, as a share of the
-    step. late: accused ranks, the costliest first. matched, unmatched: collectives of the first
+    step. late: accused ranks, the costliest first. suspects: ranks that cost as much, but not
+    oftener than chance may have it. matched, unmatched: collectives of the first
     rank that could be compared and that could not. world_size: ranks that the job has.
     clock_offset_ns: how far each host clock is ahead of the common one, NaN where nothing tells.
     """
@@ -87,6 +88,7 @@ class RankComparison:
     n_decisive: I64
     blame_share: F64
     late: tuple[LateRank, ...]
+    suspects: tuple[LateRank, ...]
     n_steps: int
     matched: int
     unmatched: int
@@ -145,7 +147,8 @@ def compare_summaries(summaries: Sequence[RankSummary]) -> RankComparison:
         np.add.at(per_step, (rows, np.broadcast_to(one.step, weighted.shape)), weighted)
         worst[one.members] = np.maximum(worst[one.members], weighted.max(axis=1))
     ranks = tuple(one.rank for one in summaries)
-    late = find_late(ranks, per_step, step_ns, last, np.stack([expected, of], axis=1), worst)
+    costly = find_late(ranks, per_step, step_ns, last, np.stack([expected, of], axis=1), worst)
+    late = tuple(one for one in costly if one.proven)
     accused = {one.rank for one in late}
     is_late = np.array([rank in accused for rank in ranks], np.bool_)
     tables = tuple(_rank_waits(summaries[i], i, waits, is_late) for i in range(n_ranks))
@@ -161,6 +164,7 @@ def compare_summaries(summaries: Sequence[RankSummary]) -> RankComparison:
         n_decisive=of.astype(np.int64),
         blame_share=per_step.sum(axis=1) / max(float(step_ns.sum()), 1.0),
         late=late,
+        suspects=tuple(one for one in costly if not one.proven),
         n_steps=len(step_ns),
         matched=matched,
         unmatched=len(summaries[0]) - matched if summaries else 0,
