@@ -29,6 +29,7 @@ FINISHED = re.compile(
 )
 LAGGING = re.compile(r"\[?(?P<ranks>\d[\d, ]*)\]? are the lagging ranks")
 STUCK = re.compile(r"watchdog got stuck for (?P<seconds>\d+) ?seconds?")
+WORK = re.compile(r"WorkNCCL\(SeqNum=(\d+)|work sequence id: (\d+)|(?:NCCL work|at work): (\d+)")
 COUNTS = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
     r"last completed (?:NCCL )?work: (?P<done>-?\d+)"
@@ -44,9 +45,11 @@ MAX_SILENT_FRAC = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """One rank's time-out. `rank` is global where the launcher's prefix tells it."""
+    """One rank's time-out. `rank` is global where the launcher's prefix tells it; `group` is the
+    process group's id on that rank, empty when no line tells it."""
 
     rank: int
+    group: str
     sequence: int | None
     operation: str
     elements: int | None
@@ -57,6 +60,7 @@ class TimedOut:
 def timeouts(log: CommLog) -> list[TimedOut]:
     """The first time-out of each rank, in the order of the log."""
     found: dict[int, TimedOut] = {}
+    groups = _groups(log)
     for event in log.events:
         match = TIMEOUT.search(event.text)
         if match is None:
@@ -67,6 +71,7 @@ def timeouts(log: CommLog) -> list[TimedOut]:
             rank,
             TimedOut(
                 rank,
+                groups.get((rank, match["seq"] or ""), ""),
                 int(match["seq"]) if match["seq"] else None,
                 match["op"],
                 int(match["numel"] or match["shape"]) if match["numel"] or match["shape"] else None,
@@ -75,6 +80,18 @@ def timeouts(log: CommLog) -> list[TimedOut]:
             ),
         )
     return list(found.values())
+
+
+def _groups(log: CommLog) -> dict[tuple[int, str], str]:
+    """(global rank, sequence number) to process group, from the lines that follow a time-out."""
+    found: dict[tuple[int, str], str] = {}
+    for event in log.events:
+        group, rank = GROUP.search(event.text), GLOBAL_RANK.search(event.text)
+        work = WORK.search(event.text)
+        if group is not None and rank is not None and work is not None:
+            number = next(text for text in work.groups() if text is not None)
+            found.setdefault((int(rank[1]), number), group["group"])
+    return found
 
 
 def named_ranks(log: CommLog) -> tuple[list[int], Event | None, str]:
@@ -97,29 +114,41 @@ def _numbers(text: str) -> list[int]:
 def late_by_comparison(rows: list[TimedOut], world_size: int) -> tuple[list[int], str]:
     """Ranks that the others wait for, and how it is known; empty when nothing tells.
 
-    A rank behind the others in sequence number comes first; else one in another operation; else
-    the ranks that print nothing.
+    Numbers count within a process group, so ranks are compared within theirs: a rank behind the
+    others comes first, then one in another operation; else the ranks that print nothing at all.
     """
-    sequences = {row.rank: row.sequence for row in rows if row.sequence is not None}
-    if sequences:
-        top, votes = Counter(sequences.values()).most_common(1)[0]
-        behind = [rank for rank, sequence in sequences.items() if sequence < top]
-        if behind and votes > len(behind):
-            lowest = min(sequences[rank] for rank in behind)
-            return (
-                sorted(rank for rank in behind if sequences[rank] == lowest),
-                f"timed out in collective {lowest} while the others are in {top}",
-            )
-        same = [row for row in rows if row.sequence == top]
-        calls = Counter((row.operation, row.elements) for row in same)
-        (call, count), *rest = calls.most_common()
-        if rest and count > len(same) / 2:
-            odd = sorted(row.rank for row in same if (row.operation, row.elements) != call)
-            return odd, f"called another collective at number {top} than the others' {call[0]}"
+    groups: dict[str, list[TimedOut]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    for members in groups.values():
+        late, why = _late_in_group(members)
+        if late:
+            return late, why
     size = world_size or (max(row.rank for row in rows) + 1 if rows else 0)
     silent = [rank for rank in range(size) if rank not in {row.rank for row in rows}]
     if silent and len(silent) <= MAX_SILENT_FRAC * size:
         return silent, "printed nothing: busy elsewhere, or dead"
+    return [], ""
+
+
+def _late_in_group(rows: list[TimedOut]) -> tuple[list[int], str]:
+    sequences = {row.rank: row.sequence for row in rows if row.sequence is not None}
+    if not sequences:
+        return [], ""
+    top, votes = Counter(sequences.values()).most_common(1)[0]
+    behind = [rank for rank, sequence in sequences.items() if sequence < top]
+    if behind and votes > len(behind):
+        lowest = min(sequences[rank] for rank in behind)
+        return (
+            sorted(rank for rank in behind if sequences[rank] == lowest),
+            f"timed out in collective {lowest} while the others are in {top}",
+        )
+    same = [row for row in rows if row.sequence == top]
+    calls = Counter((row.operation, row.elements) for row in same)
+    (call, count), *rest = calls.most_common()
+    if rest and count > len(same) / 2:
+        odd = sorted(row.rank for row in same if (row.operation, row.elements) != call)
+        return odd, f"called another collective at number {top} than the others' {call[0]}"
     return [], ""
 
 

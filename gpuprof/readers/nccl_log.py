@@ -59,6 +59,9 @@ MAX_TRANSPORTS = 120_000
 MAX_TRANSPORT_BYTES = 64 << 20
 MAX_PREFIXES = 50_000
 MAX_RINGS = 4_096
+MAX_FILES = 20_000
+"""One file a rank of the largest jobs."""
+
 MAX_BANDWIDTHS = 10_000
 
 WARN = b"NCCL WARN "
@@ -72,7 +75,7 @@ BARE_KINDS = ("system", "pattern", "topology_node", "connected", "gdr")
 
 
 def read_nccl_log(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> CommLog:
-    """Reads one or many logs of one job.
+    """Reads one or many logs of one job; a folder stands for the files in it.
 
     Raises:
         InputError: a file cannot be read, or no file holds a line of NCCL, RCCL or of PyTorch's
@@ -80,7 +83,7 @@ def read_nccl_log(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
-    places = tuple(str(path) for path in paths)
+    places = tuple(str(file) for path in paths for file in _files(Path(path)))
     if not places:
         raise InputError("no NCCL log was given", hint="name at least one file")
     reader = _Reader(CommLog(paths=places))
@@ -95,6 +98,12 @@ def read_nccl_log(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str
             hint="record one with NCCL_DEBUG=INFO",
         )
     return log
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.is_file())[:MAX_FILES]
 
 
 class Origin(NamedTuple):

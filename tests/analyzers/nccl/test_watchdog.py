@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lines of logs are quoted whole)
 """Time-outs of PyTorch's watchdog: which collective, and who did not come."""
 
 from __future__ import annotations
@@ -73,3 +74,22 @@ def test_few_ranks_speaking_accuse_nobody(tmp_path: Path) -> None:
     """Silence of most ranks means that their output is elsewhere."""
     (found,) = findings(tmp_path, timeout(9), timeout(30))
     assert found.late_ranks == ()
+
+
+def test_groups_count_on_their_own(tmp_path: Path) -> None:
+    """Two ranks that time out in another process group, at a lower number, are not behind."""
+    lines = []
+    for rank in range(7):
+        group, number = ("0", 812) if rank < 5 else ("3", 40)
+        lines.append(timeout(rank, number))
+        lines.append(
+            f"[rank{rank}]:[E304 05:06:08.1 ProcessGroupNCCL.cpp:2268] [PG ID {group} PG GUID {group}(g) "
+            f"Rank {rank}]  failure detected by watchdog at work sequence id: {number} PG status: last "
+            f"enqueued work: {number}, last completed work: {number - 1}"
+        )
+    comms = [
+        f"n0:{r}:1 [{r}] NCCL INFO comm 0xa{r} rank {r} nranks 8 cudaDev {r} busId 1c000 commId 0x9 - Init COMPLETE"
+        for r in range(8)
+    ]
+    (found,) = findings(tmp_path, *comms, *lines)
+    assert found.late_ranks == (7,)
