@@ -109,7 +109,9 @@ def analyze(
     default="html",
     show_default=True,
 )
-@click.option("-o", "--out", type=click.Path(), help="Where to write it (default: standard output).")
+@click.option(
+    "-o", "--out", type=click.Path(), help="Where to write it (default: standard output)."
+)
 def report(run: tuple[str, ...], form: str, out: str | None) -> None:
     """Show a run in another form: one file, or standard output.
 
@@ -254,11 +256,35 @@ def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
         yield told
 
 
+def _debug_first(arguments: list[str]) -> list[str]:
+    """Moves `--debug` to the front, since it is added at the end of a line that failed. What
+    follows `run` or `--` belongs to the user's command."""
+    command = next((word for word in arguments if not word.startswith("-")), None)
+    stop = arguments.index(command) if command == "run" else len(arguments)
+    stop = min(stop, arguments.index("--")) if "--" in arguments else stop
+    own = [word for word in arguments[:stop] if word != "--debug"]
+    debug = ["--debug"] if len(own) < stop else []
+    return [*debug, *own, *arguments[stop:]]
+
+
+def _explain(error: click.ClickException) -> None:
+    """One line on wrong usage; the whole help where no command was given."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    if context is None or not isinstance(error, click.UsageError):
+        click.echo(f"gpuprof: {message}", err=True)
+    elif type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        click.echo(f"gpuprof: {message}: see {context.command_path} --help", err=True)
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Runs the command line and exits."""
-    debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
+    given = _debug_first(list(sys.argv[1:] if arguments is None else arguments))
+    debug = given[:1] == ["--debug"]
     try:
-        status = cli.main(args=arguments, prog_name="gpuprof", standalone_mode=False)
+        status = cli.main(args=given, prog_name="gpuprof", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except GpuprofError as error:
         if debug:
@@ -266,7 +292,7 @@ def main(arguments: list[str] | None = None) -> Any:
         click.echo(f"gpuprof: {error}", err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        _explain(error)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("gpuprof: interrupted", err=True)
