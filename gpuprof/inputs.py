@@ -69,9 +69,9 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            before = inputs.is_empty()
+            before = inputs.is_empty() and not inputs.attribution
             _take_folder(path, inputs)
-            if before and inputs.is_empty():
+            if before and inputs.is_empty() and not inputs.attribution:
                 raise InputError(f"{path} holds nothing that can be analyzed", hint=HINT)
         else:
             _take(path, inputs, named=True)
