@@ -1,0 +1,125 @@
+"""What a user points at, sorted by kind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fixtures.runs import training
+from gpuprof import inputs as module
+from gpuprof.errors import InputError
+from gpuprof.inputs import gather
+
+NCCL = "node1:7:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return training(2).trace.write(tmp_path / "rank0.json")
+
+
+def test_a_trace_is_a_trace_whatever_its_name(tmp_path: Path) -> None:
+    odd = training(2).trace.write(tmp_path / "result.dat")
+    assert gather([odd]).traces == [odd]
+
+
+def test_several_paths_keep_their_order(tmp_path: Path) -> None:
+    paths = [training(2).trace.write(tmp_path / name) for name in ("b.json", "a.json.gz")]
+    assert gather(paths).traces == paths
+
+
+def test_a_folder_is_searched_in_the_order_of_names(tmp_path: Path) -> None:
+    for name in ("rank1.json.gz", "rank0.json", "deep/er/rank2.json"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        training(2).trace.write(path)
+    found = [path.name for path in gather([tmp_path]).traces]
+    assert found == ["rank0.json", "rank1.json.gz", "rank2.json"]
+
+
+def test_hidden_files_folders_and_own_output_are_left_alone(trace: Path) -> None:
+    folder = trace.parent
+    (folder / ".cache").mkdir()
+    training(2).trace.write(folder / ".cache" / "x.json")
+    training(2).trace.write(folder / ".hidden.json")
+    (folder / "diagnosis.json").write_text("{}")
+    (folder / "manifest.json").write_text("{}")
+    (folder / "empty.json").touch()
+    found = gather([folder])
+    assert found.traces == [trace]
+    assert found.left_out == {}
+
+
+def test_what_nothing_reads_is_left_out_and_noted(trace: Path) -> None:
+    stranger = trace.parent / "package.json"
+    stranger.write_text('{"name": "x", "version": "1"}')
+    (trace.parent / "photo.png").write_bytes(b"\x89PNG")
+    found = gather([trace.parent])
+    assert found.traces == [trace]
+    assert list(found.left_out) == [stranger]
+
+
+def test_logs_go_to_their_own_readers(trace: Path) -> None:
+    log = trace.parent / "job.log"
+    log.write_text(NCCL * 5)
+    found = gather([trace.parent])
+    assert found.nccl_logs == [log]
+    assert found.traces == [trace]
+
+
+def test_windows_with_stacks_are_for_lines_only(trace: Path) -> None:
+    lines = training(2).trace.write(trace.parent / "attribution-rank0.json.gz")
+    found = gather([trace.parent])
+    assert (found.traces, found.attribution) == ([trace], [lines])
+
+
+def test_windows_with_stacks_alone_are_better_than_nothing(tmp_path: Path) -> None:
+    lines = training(2).trace.write(tmp_path / "attribution-rank0.json")
+    found = gather([tmp_path / "attribution-rank0.json"])
+    assert (found.traces, found.attribution) == ([lines], [])
+
+
+def test_a_folder_with_nothing_to_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("hello")
+    with pytest.raises(InputError, match="holds nothing that can be analyzed") as caught:
+        gather([tmp_path])
+    assert str(tmp_path) in str(caught.value)
+    assert ".json.gz" in caught.value.hint
+
+
+def test_a_folder_with_a_window_with_stacks_only_is_read(tmp_path: Path) -> None:
+    lines = training(2).trace.write(tmp_path / "attribution-rank0.json")
+    assert gather([tmp_path]).traces == [lines]
+
+
+def test_a_home_directory_is_no_folder_of_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_FILES", 3)
+    for number in range(4):
+        (tmp_path / f"{number}.bin").touch()
+    with pytest.raises(InputError, match="more than 3 files"):
+        gather([tmp_path])
+
+
+def test_a_missing_path_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        gather([tmp_path / "nothing.json"])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_in_a_folder_does_not_hang(trace: Path) -> None:
+    os.mkfifo(trace.parent / "pipe.json")
+    assert gather([trace.parent]).traces == [trace]
+
+
+def test_a_link_to_its_own_folder_does_not_hang(trace: Path) -> None:
+    (trace.parent / "again").symlink_to(trace.parent, target_is_directory=True)
+    assert gather([trace.parent]).traces == [trace]
+
+
+def test_a_dangling_link_is_passed_over(trace: Path) -> None:
+    (trace.parent / "gone.json").symlink_to(trace.parent / "nowhere.json")
+    assert gather([trace.parent]).traces == [trace]
