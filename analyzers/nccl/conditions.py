@@ -71,8 +71,8 @@ CONDITIONS: dict[str, Condition] = {
     "p2p_limited": lambda _event, facts: facts.p2p_limited,
     "no_communicator": lambda _event, facts: not facts.log.communicators,
     "imex_in_log": lambda _event, facts: facts.imex,
-    "not_at_collective": lambda event, facts: (
-        facts.first_complete is None or event.line < facts.first_complete
+    "release_2_19": lambda _event, facts: any(
+        row.version.startswith("2.19.") for row in facts.log.versions
     ),
     "second_communicator_fails": lambda event, facts: (
         facts.first_complete is not None and event.line > facts.first_complete

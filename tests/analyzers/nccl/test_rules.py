@@ -36,7 +36,7 @@ MESSAGES: list[tuple[str, str]] = [
     ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401", "fabric_manager"),
     ("Test CUDA failure common.cu:941 'system not yet initialized'", "fabric_manager"),
     (P + "init.cc:88 NCCL WARN Mismatched NCCL version detected : rank 0 version 22304 rank 8 version 22005", "version_mismatch"),
-    (P + "bootstrap.cc:77 NCCL WARN Message truncated : received 256 bytes instead of 4", "nccl_bug_version"),
+    (P + "bootstrap.cc:77 NCCL WARN Message truncated : received 256 bytes instead of 4", "version_mismatch"),
     ("ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)", "version_mismatch"),
     (P + "bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found", "no_ip_interface"),
     (P + "bootstrap.cc:45 NCCL WARN no device found matching eth7, verify NCCL_SOCKET_IFNAME", "ifname_not_found"),
@@ -121,3 +121,11 @@ def test_no_answer_after_port_events_is_their_consequence(tmp_path: Path) -> Non
         "node2:5:6 [0] transport/net_ib.cc:90 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
     )
     assert read(tmp_path / "nccl.log", text)[0] == "ib_link_flap"
+
+
+def test_truncated_bootstrap_message_is_a_defect_of_one_release(tmp_path: Path) -> None:
+    """2.19.x is known for it; other releases are not accused."""
+    warn = P + "bootstrap.cc:77 NCCL WARN Message truncated : received 256 bytes instead of 4"
+    for version, kind in (("2.19.3", "nccl_bug_version"), ("2.12.10", "version_mismatch")):
+        text = f"NCCL version {version}+cuda12.2\n{warn}"
+        assert read(tmp_path / "nccl.log", text)[0] == kind
