@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ log = logging.getLogger("gpuprof")
 WARM_UP_STEPS = 1
 """Steps that the profiler runs and drops before a window: the first ones with the profiler on pay
 for its own set-up (CUPTI's initialization takes seconds)."""
+
+
+class WithheldError(Exception):
+    """Why no window may open now, in words for the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,20 +79,52 @@ class TorchRecorder:
     `traces` holds the files written so far, in order; `failure` says why the recording ended early,
     empty while all is well. Entering starts counting steps and `step()` ends one. Leaving writes
     what an unfinished window holds, if it holds a whole step.
+
+    `before` is asked before a window opens, and answers with the window to record in its place
+    (shorter, or under another name); what it raises ends the recording. `after` is told the window,
+    its file and how many steps are in it.
     """
 
-    def __init__(self, out: Path, plan: Sequence[Window]) -> None:
+    def __init__(
+        self,
+        out: Path,
+        plan: Sequence[Window],
+        *,
+        before: Callable[[Window], Window] | None = None,
+        after: Callable[[Window, Path, int], None] | None = None,
+    ) -> None:
         self.out = out
         self.traces: list[Path] = []
         self.failure = ""
         self._left = list(plan)
+        self._before = before
+        self._after = after
         self._profile: Any = None
+        self._thread = 0
         self._steps_in_window = 0
 
     @property
     def done(self) -> bool:
         """Whether nothing is left to record."""
         return not self._left
+
+    @property
+    def open_window(self) -> Window | None:
+        """The window for which the profiler runs now, its warm-up included."""
+        return self._left[0] if self._left and self._profile is not None else None
+
+    @property
+    def recording(self) -> bool:
+        """Whether the step that runs now is recorded: a window is open and its warm-up is over."""
+        window = self.open_window
+        return window is not None and self._steps_in_window >= window.skip + WARM_UP_STEPS
+
+    def abandon(self, why: str) -> None:
+        """Ends the recording: what an open window holds is dropped, and `failure` says why."""
+        self._left.clear()
+        self.failure = self.failure or why
+        with self._guard("stop torch.profiler"):
+            self._close_window()
 
     def __enter__(self) -> TorchRecorder:
         with self._guard("create the output folder"):
@@ -125,6 +162,8 @@ class TorchRecorder:
             self._open_window(self._left[0])
 
     def _open_window(self, window: Window) -> None:
+        if self._before is not None:
+            window = self._left[0] = self._before(window)
         import torch
         from torch import profiler
 
@@ -142,16 +181,21 @@ class TorchRecorder:
             with_stack=window.stacks,
         )
         self._profile = profile  # before it starts, so that a failure half-way is stopped too
+        self._thread = threading.get_ident()
         profile.start()
 
     def _close_window(self) -> None:
         profile, self._profile = self._profile, None
-        if profile is not None:
-            profile.stop()  # calls `_write` unless the window's end has done it
+        if profile is None:
+            return
+        if self._thread != threading.get_ident():
+            raise RuntimeError("the loop ended on another thread than the one that it ran on")
+        profile.stop()  # calls `_write` unless the window's end has done it
 
     def _write(self, profile: Any, window: Window) -> None:
-        if self._steps_in_window <= window.skip + WARM_UP_STEPS:
-            return  # the loop ended before one whole step was recorded
+        recorded = self._steps_in_window - window.skip - WARM_UP_STEPS
+        if recorded < 1 or not self._left:
+            return  # the loop ended before one whole step was recorded, or the window is dropped
         path = self.out / f"{window.kind}-rank{_rank():05d}.json.gz"
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.json.gz")
         try:
@@ -160,6 +204,8 @@ class TorchRecorder:
         finally:
             unfinished.unlink(missing_ok=True)
         self.traces.append(path)
+        if self._after is not None:
+            self._after(window, path, min(recorded, window.steps))
 
     @contextmanager
     def _guard(self, what: str) -> Iterator[None]:
@@ -168,13 +214,17 @@ class TorchRecorder:
         except Exception as error:  # whatever it is, it must not reach the user's loop
             self._left.clear()
             profile, self._profile = self._profile, None
-            if profile is not None:
+            if profile is not None and self._thread in (0, threading.get_ident()):
                 try:
                     profile.stop()
                 except Exception as second:
                     log.debug("gpuprof: the profiler did not stop either: %s", second)
             if not self.failure:
-                self.failure = f"could not {what}: {type(error).__name__}: {error}"
+                self.failure = (
+                    str(error)
+                    if isinstance(error, WithheldError)
+                    else f"could not {what}: {type(error).__name__}: {error}"
+                )
                 log.warning("gpuprof: %s; training goes on without it", self.failure)
 
 

@@ -12,17 +12,23 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from gpuprof.annotations import annotate as annotate
     from gpuprof.api import analyze as analyze
     from gpuprof.diagnosis import Diagnosis as Diagnosis
     from gpuprof.errors import GpuprofError as GpuprofError
+    from gpuprof.recording import session as session
+    from gpuprof.run import load as load
 
 _WHERE = {
     "Diagnosis": "gpuprof.diagnosis",
     "GpuprofError": "gpuprof.errors",
     "analyze": "gpuprof.api",
+    "annotate": "gpuprof.annotations",
+    "load": "gpuprof.run",
+    "session": "gpuprof.recording",
 }
 
-__all__ = ["Diagnosis", "GpuprofError", "__version__", "analyze"]
+__all__ = ["Diagnosis", "GpuprofError", "__version__", "analyze", "annotate", "load", "session"]
 
 
 def __getattr__(name: str) -> object:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from gpuprof import __version__
 from gpuprof.analyzers.diagnose import Recorded, diagnose
 from gpuprof.diagnosis import Diagnosis, to_json
@@ -35,7 +37,8 @@ def analyze(*paths: str | os.PathLike[str], cores: int | None = None) -> Diagnos
 
     Args:
         paths: Traces, folders of traces, run directories; several are joined into one diagnosis.
-        cores: CPU cores that a process of the run may use, where that is known.
+        cores: CPU cores that a process of the run may use, where that is known (default: as a run
+            directory says).
 
     Raises:
         InputError: a path can't be read as anything known.
@@ -59,10 +62,13 @@ def analyze_paths(
     recorded = Recorded(
         traces=tuple(_read_all(inputs.traces, progress, "reading")),
         attribution=_attribution(inputs, progress),
-        cores=cores,
+        cores=cores if cores is not None else inputs.cores,
         other=read_others(inputs),
     )
     diagnosis, view = diagnose(recorded, __version__, progress)
+    if inputs.warnings:
+        warnings = dict.fromkeys((*diagnosis.warnings, *inputs.warnings))
+        diagnosis = msgspec.structs.replace(diagnosis, warnings=tuple(warnings))
     accounts = view.ranks if view is not None else ()
     return Analysis(diagnosis, tuple(account.trace for account in accounts))
 

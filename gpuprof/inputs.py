@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuprof.errors import InputError
 from gpuprof.readers.files import head, sniff
+from gpuprof.run import is_run, load
 
 MAX_FILES = 20_000
 """More files than this under one folder are no folder of traces: a home directory, a data set."""
@@ -30,7 +31,9 @@ class Inputs:
     """Paths by kind, each in the order given (folders sorted by name).
 
     traces: Kineto traces whose times count. attribution: traces of windows with stacks, whose
-    times do not. left_out: files in folders that nothing here reads, with the reason.
+    times do not. left_out: files in folders that nothing here reads, with the reason. cores: CPU
+    cores that each process of the run may use, as a run directory says. warnings: what a run
+    directory says of itself.
     """
 
     traces: list[Path] = field(default_factory=list)
@@ -42,6 +45,8 @@ class Inputs:
     samples: list[Path] = field(default_factory=list)
     xid_logs: list[Path] = field(default_factory=list)
     left_out: dict[Path, str] = field(default_factory=dict)
+    cores: int | None = None
+    warnings: list[str] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         return not any(
@@ -70,7 +75,10 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
         path = Path(given)
         if path.is_dir():
             before = inputs.is_empty() and not inputs.attribution
-            _take_folder(path, inputs)
+            if is_run(path):
+                _take_run(path, inputs)
+            else:
+                _take_folder(path, inputs)
             if before and inputs.is_empty() and not inputs.attribution:
                 raise InputError(f"{path} holds nothing that can be analyzed", hint=HINT)
         else:
@@ -87,6 +95,20 @@ def _take_folder(folder: Path, inputs: Inputs) -> None:
             continue
         if _TRACE_NAME.match(path.name) or _OTHER_NAME.match(path.name):
             _take(path, inputs, named=False)
+
+
+def _take_run(folder: Path, inputs: Inputs) -> None:
+    """A run directory says itself what is in it; of several timing windows one is analyzed."""
+    from gpuprof.readers.samples import is_samples
+
+    run = load(folder)
+    inputs.traces += run.best_traces()
+    inputs.attribution += [paths[0] for paths in run.attribution.values()]
+    inputs.nccl_logs += [path for path in run.nccl_logs if kind_of(path) == "nccl-log"]
+    if run.samples is not None and is_samples(run.samples):
+        inputs.samples.append(run.samples)
+    inputs.cores = run.cores
+    inputs.warnings += run.warnings
 
 
 def _files_under(folder: Path) -> Iterator[Path]:

@@ -1,0 +1,197 @@
+"""Observes a training loop from inside its process, and leaves no trace of itself when it goes.
+
+    with steps_found(on_step) as finder:      # optimizer steps, else loader iterations
+        …
+    with named_parts():                       # checkpoints, foreign loaders: drawn by name
+        …
+
+Everything here wraps functions of libraries that are already imported. A wrapper does what the
+wrapped function did, is inert in a forked child (a DataLoader worker inherits it), and is taken
+off only where nobody has put another one on top since.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from gpuprof.collectors.torch_profiler import named_calls
+
+LOADER_PATIENCE = 8
+"""So many batches without an optimizer step, and batches are the steps: an inference loop. Fewer
+would take the first micro-batches of a loop that accumulates gradients for steps."""
+
+SAVES = (
+    ("torch.distributed.checkpoint", "save"),
+    ("torch.distributed.checkpoint", "save_state_dict"),
+    ("torch.distributed.checkpoint", "async_save"),
+    ("torch.distributed.checkpoint.state_dict_saver", "save"),
+    ("torch.distributed.checkpoint.state_dict_saver", "async_save"),
+    ("safetensors.torch", "save_file"),
+    ("safetensors.torch", "save_model"),
+)
+"""Functions that write checkpoints, beside torch.save."""
+
+LOADERS = (
+    ("nvidia.dali.plugin.base_iterator", "_DaliBaseIterator"),
+    ("nvidia.dali.plugin.pytorch", "DALIGenericIterator"),
+    ("ffcv.loader.epoch_iterator", "EpochIterator"),
+)
+"""Loaders that are no DataLoader: their `__next__` draws nothing in a trace. torch's own draws
+`enumerate(DataLoader)#…`, and whatever is built on it does too."""
+
+CHECKPOINT = "gpuprof.checkpoint"
+INPUT = "gpuprof.input"
+
+
+class Patches:
+    """Replaced attributes, and how to put the originals back."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def put(self, owner: Any, name: str, replacement: Any) -> None:
+        """Replaces `owner.name`. An inherited attribute is shadowed, and uncovered again."""
+        own = vars(owner)
+        original, had = own.get(name), name in own
+
+        def undo() -> None:
+            if vars(owner).get(name) is not replacement:
+                return  # somebody has wrapped it since: theirs stays, and ours only passes on
+            if had:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)
+
+        setattr(owner, name, replacement)
+        self._undo.append(undo)
+
+    def undo(self) -> None:
+        """Puts the originals back, the last first."""
+        while self._undo:
+            self._undo.pop()()
+
+
+@contextmanager
+def patching() -> Iterator[Patches]:
+    """Patches that are undone at the end."""
+    patches = Patches()
+    try:
+        yield patches
+    finally:
+        patches.undo()
+
+
+class StepFinder:
+    """Finds the steps of a loop that does not say them itself.
+
+    The first optimizer that steps sets the beat: a loop may step several in one step. A loop
+    without any has the batches that it takes as its steps. `source` says which it is: "optimizer",
+    "loader", or "none" so far. Beats count on the thread of the first one only, because a profiler
+    starts and stops on one thread.
+    """
+
+    def __init__(self, on_step: Callable[[], None]) -> None:
+        self.source = "none"
+        self._on_step = on_step
+        self._pid = os.getpid()
+        self._optimizer = 0
+        self._thread = 0
+        self._fetches = 0
+
+    def optimizer_stepped(self, optimizer: Any, *_: object) -> None:
+        """Told after each optimizer step."""
+        if not self._optimizer and os.getpid() == self._pid:
+            self._optimizer, self.source = id(optimizer), "optimizer"
+            self._thread = threading.get_ident()
+        if id(optimizer) == self._optimizer and self._is_ours():
+            self._on_step()
+
+    def batch_fetched(self) -> None:
+        """Told after each batch that a loader has handed out."""
+        if self._optimizer or not self._is_ours(first=True):
+            return
+        self._fetches += 1
+        if self._fetches > LOADER_PATIENCE:
+            self.source = "loader"
+            self._on_step()
+
+    def _is_ours(self, *, first: bool = False) -> bool:
+        if os.getpid() != self._pid:
+            return False
+        if first and not self._thread:
+            self._thread = threading.get_ident()
+        return threading.get_ident() == self._thread
+
+
+@contextmanager
+def steps_found(on_step: Callable[[], None]) -> Iterator[StepFinder]:
+    """Calls `on_step` after each step that can be seen from outside. Imports torch."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.utils.data import dataloader
+
+    finder = StepFinder(on_step)
+    iterator = dataloader._BaseDataLoaderIter
+    original = iterator.__next__
+
+    @wraps(original)
+    def counted(self: Any) -> Any:
+        batch = original(self)
+        finder.batch_fetched()
+        return batch
+
+    handle = register_optimizer_step_post_hook(finder.optimizer_stepped)
+    try:
+        with patching() as patches:
+            patches.put(iterator, "__next__", counted)
+            yield finder
+    finally:
+        handle.remove()
+
+
+class NamedParts:
+    """Draws saves and foreign loaders under names that analyzers know."""
+
+    def __init__(self, patches: Patches) -> None:
+        self._patches = patches
+        self._named: set[tuple[str, str]] = set()
+
+    def look(self) -> None:
+        """Names what has been imported since the last look; nothing is imported for it."""
+        for module, name in SAVES:
+            self._name(module, sys.modules.get(module), name, CHECKPOINT)
+        for module, class_name in LOADERS:
+            owner = getattr(sys.modules.get(module), class_name, None)
+            self._name(f"{module}.{class_name}", owner, "__next__", INPUT)
+
+    def _name(self, where: str, owner: Any, name: str, label: str) -> None:
+        original = vars(owner).get(name) if owner is not None else None
+        if not callable(original) or (where, name) in self._named:
+            return
+        self._named.add((where, name))
+        self._patches.put(owner, name, _drawn(original, label))
+
+
+@contextmanager
+def named_parts() -> Iterator[NamedParts]:
+    """Names torch.save, os.fsync and what `NamedParts` knows while it is open. Imports torch."""
+    with named_calls(), patching() as patches:
+        parts = NamedParts(patches)
+        parts.look()
+        yield parts
+
+
+def _drawn(original: Callable[..., Any], label: str) -> Callable[..., Any]:
+    from torch.profiler import record_function
+
+    @wraps(original)
+    def drawn(*args: Any, **keywords: Any) -> Any:
+        with record_function(label):
+            return original(*args, **keywords)
+
+    return drawn

@@ -1,0 +1,444 @@
+"""The run directory: what a recording leaves on disk, and the only thing that analyzers get.
+
+    RUN/
+      manifest.json                    what is here, in which schema; written at start and end
+      rank-00000.json                  what one rank says of itself; renewed after each window
+      trace-rank00000.json.gz          first timing window, as torch.profiler wrote it
+      trace-2-rank00000.json.gz        later ones
+      attribution-rank00000.json.gz    the window with stacks and shapes
+      steps-rank00000-0000.jsonl       length of every step, appended as the job runs
+      samples/NODE-0000.jsonl          GPUs and host, by the sampler
+      nccl/HOST.PID.log                NCCL's own log
+
+A file is either appended to line by line, or written beside its place and renamed into it, so a
+SIGKILL at any moment leaves all of it readable. Every rank writes only files of its own name; the
+manifest is rank 0's (or that of `gpuprof run`). `load` reads whatever of it there is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from gpuprof import __version__
+from gpuprof.errors import InputError
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+SAMPLES = "samples"
+NCCL = "nccl"
+MAX_RECORD_BYTES = 8 << 20
+"""A manifest of ten thousand ranks is smaller; what is larger is not ours."""
+MAX_FILES = 200_000
+MAX_FAILURES = 100
+"""Failures kept a rank: enough to see what went wrong, bounded if it goes wrong every step."""
+
+TRACE_NAME = re.compile(r"trace(?:-(\d+))?-rank(\d{5,})\.json\.gz")
+ATTRIBUTION_NAME = re.compile(r"attribution(?:-(\d+))?-rank(\d{5,})\.json\.gz")
+_RANK_NAME = re.compile(r"rank-(\d{5,})\.json")
+_STEPS_NAME = re.compile(r"steps-rank(\d{5,})-\d{4,}\.jsonl(\.gz)?")
+_SEGMENT_NAME = re.compile(r".+-\d{4,}\.jsonl(\.gz)?")
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Gpu(msgspec.Struct, kw_only=True):
+    """A GPU that a rank uses. index: torch's ordinal. uuid: "" where torch does not say."""
+
+    index: int
+    name: str
+    uuid: str = ""
+
+
+class WindowRecord(msgspec.Struct, kw_only=True):
+    """A window that was recorded.
+
+    file: name in the run directory. first_step: number of the first recorded step, from 0.
+    step_ms: mean length of its steps; spent_ms: what starting, stopping and writing it took.
+    """
+
+    kind: str
+    file: str
+    first_step: int
+    steps: int
+    stacks: bool = False
+    shapes: bool = False
+    memory: bool = False
+    step_ms: float = 0.0
+    spent_ms: float = 0.0
+    size_bytes: int = 0
+
+
+class Failure(msgspec.Struct, kw_only=True):
+    """Something that gpuprof could not do. unix_s: when. text: one line."""
+
+    unix_s: float
+    text: str
+
+
+class SyncLine(msgspec.Struct, kw_only=True):
+    """A line of the user's code that forced the host to wait for the device.
+
+    call: how it is spelled. count, total_ms: in the attribution window. device: of the tensor;
+    on "cpu" nothing waits.
+    """
+
+    call: str
+    file: str
+    line: int
+    device: str
+    count: int
+    total_ms: float
+
+
+class NcclCapture(msgspec.Struct, kw_only=True):
+    """Whether NCCL's log is in the run directory: "captured", "not used" or "missed", and why."""
+
+    status: str
+    why: str = ""
+
+
+class Overhead(msgspec.Struct, kw_only=True):
+    """What the recording cost this rank.
+
+    step_ms: median of the steps outside all windows. window_step_ms: mean inside the timing
+    windows. step_call_us: mean cost of gpuprof's own work at a step outside the windows.
+    windows_ms: starting, stopping and writing windows, all together. run_ms: the whole recording.
+    """
+
+    step_ms: float | None = None
+    window_step_ms: float | None = None
+    step_call_us: float | None = None
+    windows_ms: float = 0.0
+    run_ms: float = 0.0
+
+
+class RankRecord(msgspec.Struct, kw_only=True):
+    """What one rank says of itself.
+
+    job: the same for all ranks of one start. state: "recording", "finished" (the session ended by
+    itself) or "failed" (an exception ended it; `ended_by` is its type). cores: what this process
+    can count on, its node's ranks sharing what they may use; affinity_cores and quota_cores are
+    what that was made from. steps_source: "session", "optimizer", "loader" or "none".
+    """
+
+    schema: int = SCHEMA
+    gpuprof: str = __version__
+    job: str = ""
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    host: str = ""
+    pid: int = 0
+    python: str = ""
+    torch: str = ""
+    cuda: str = ""
+    command: list[str] = []
+    state: str = "recording"
+    ended_by: str = ""
+    started_unix_s: float = 0.0
+    ended_unix_s: float = 0.0
+    cores: float | None = None
+    affinity_cores: int | None = None
+    quota_cores: float | None = None
+    gpus: list[Gpu] = []
+    steps: int = 0
+    steps_source: str = "none"
+    windows: list[WindowRecord] = []
+    sync_lines: list[SyncLine] = []
+    overhead: Overhead = msgspec.field(default_factory=Overhead)
+    nccl: NcclCapture | None = None
+    notes: list[str] = []
+    failures: list[Failure] = []
+
+    def fail(self, text: str) -> bool:
+        """Keeps a failure; False where the same one is kept already."""
+        text = " ".join(text.split())
+        if any(known.text == text for known in self.failures):
+            return False
+        if len(self.failures) < MAX_FAILURES:
+            self.failures.append(Failure(unix_s=time.time(), text=text))
+        return True
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """What the run directory holds, as its writer knew it. launched_by: "session" or "run"."""
+
+    schema: int = SCHEMA
+    gpuprof: str = __version__
+    job: str = ""
+    launched_by: str = "session"
+    command: list[str] = []
+    world_size: int = 1
+    started_unix_s: float = 0.0
+    ended_unix_s: float = 0.0
+    exit_status: int | None = None
+    hosts: list[str] = []
+    ranks: list[RankRecord] = []
+    missing_ranks: list[int] = []
+    notes: list[str] = []
+    failures: list[Failure] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run directory as it was found.
+
+    ranks: by rank. traces: rank -> its timing windows, oldest first. attribution: rank -> its
+    windows with stacks. steps: rank -> segments of its step log. warnings: what is damaged or
+    missing, one line each.
+    """
+
+    path: Path
+    manifest: Manifest
+    ranks: dict[int, RankRecord] = field(default_factory=dict)
+    traces: dict[int, list[Path]] = field(default_factory=dict)
+    attribution: dict[int, list[Path]] = field(default_factory=dict)
+    steps: dict[int, list[Path]] = field(default_factory=dict)
+    samples: Path | None = None
+    nccl_logs: list[Path] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def cores(self) -> int | None:
+        """CPU cores that each process of the run may use, the fewest over its ranks."""
+        known = [record.cores for record in self.ranks.values() if record.cores]
+        return max(1, int(min(known))) if known else None
+
+    def best_traces(self) -> list[Path]:
+        """One timing window a rank, the same one for all where they have one in common.
+
+        Of those that all ranks have, the one with most steps, and of these the latest: the farther
+        from the start, the more it is like the rest of the run.
+        """
+        numbers = [{_number(path): path for path in paths} for paths in self.traces.values()]
+        common = set.intersection(*map(set, numbers)) if numbers else set()
+        if not common:
+            return [paths[0] for _, paths in sorted(self.traces.items())]
+        best = max(common, key=lambda number: (self._fewest_steps(number), number))
+        return [next(p for p in self.traces[r] if _number(p) == best) for r in sorted(self.traces)]
+
+    def _fewest_steps(self, number: int) -> int:
+        steps = {w.file: w.steps for record in self.ranks.values() for w in record.windows}
+        names = [p.name for paths in self.traces.values() for p in paths if _number(p) == number]
+        return min((steps.get(name, 0) for name in names), default=0)
+
+
+def _number(path: Path) -> int:
+    match = TRACE_NAME.fullmatch(path.name)
+    return int(match[1] or 1) if match else 0
+
+
+def window_kind(kind: str, number: int) -> str:
+    """First part of a window's file name; number counts windows of this kind from 1."""
+    return kind if number == 1 else f"{kind}-{number}"
+
+
+def rank_file(rank: int) -> str:
+    """Name of a rank's own record."""
+    return f"rank-{rank:05d}.json"
+
+
+def write_record(path: Path, record: msgspec.Struct) -> None:
+    """Writes a manifest or a rank's record: whole or not at all.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def clear_rank(folder: Path, rank: int) -> None:
+    """Removes what an earlier recording of this rank left in the folder.
+
+    Raises:
+        OSError: something can't be removed.
+    """
+    for path in _files(folder):
+        if _rank_of(path.name) == rank:
+            path.unlink(missing_ok=True)
+
+
+def clear_older(folder: Path, before_unix_s: float, node: str) -> None:
+    """Removes what an earlier job left: other ranks' files, and this node's samples and logs.
+
+    Args:
+        folder: The run directory.
+        before_unix_s: When this job started; younger files are its own.
+        node: This node's name, first part of its samples' and logs' names.
+
+    Raises:
+        OSError: something can't be removed.
+    """
+    stale = [p for p in _files(folder) if _rank_of(p.name) is not None or p.name == MANIFEST]
+    for name in (SAMPLES, NCCL):
+        stale += [p for p in _files(folder / name) if p.name.startswith((f"{node}-", f"{node}."))]
+    for path in stale:
+        try:
+            if path.stat().st_mtime < before_unix_s:
+                path.unlink()
+        except FileNotFoundError:
+            continue  # its own rank was quicker
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run directory, also one that was cut off early."""
+    if not path.is_dir():
+        return False
+    if (path / MANIFEST).is_file():
+        record = _read(path / MANIFEST, Manifest)
+        if isinstance(record, Manifest):
+            return True
+    return any(_RANK_NAME.fullmatch(p.name) for p in _files(path))
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Reads a run directory; a damaged one yields what it holds, and says what is missing.
+
+    Raises:
+        InputError: the folder is missing, or holds nothing of a run.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder", hint="name a run directory")
+    warnings: list[str] = []
+    manifest = _manifest(folder, warnings)
+    run = Run(path=folder, manifest=manifest or Manifest())
+    run.ranks.update({record.rank: record for record in run.manifest.ranks})
+    for file in _files(folder):
+        _take(file, run, warnings)
+    for paths in (*run.traces.values(), *run.attribution.values(), *run.steps.values()):
+        paths.sort(key=lambda p: (_number(p), p.name))
+    samples = folder / SAMPLES
+    has_samples = any(_SEGMENT_NAME.fullmatch(p.name) for p in _files(samples))
+    run.nccl_logs.extend(p for p in _files(folder / NCCL) if p.stat().st_size)
+    if not (manifest or run.ranks or run.traces or run.attribution or run.steps or has_samples):
+        raise InputError(
+            f"{folder} holds no recording",
+            hint="the job may have ended before its first step; record again for longer",
+        )
+    if manifest is None:
+        warnings.append(f"{MANIFEST} is missing: the recording was cut off")
+    warnings += _told(run)
+    return Run(
+        path=folder,
+        manifest=run.manifest,
+        ranks=dict(sorted(run.ranks.items())),
+        traces=dict(sorted(run.traces.items())),
+        attribution=dict(sorted(run.attribution.items())),
+        steps=dict(sorted(run.steps.items())),
+        samples=samples if has_samples else None,
+        nccl_logs=sorted(run.nccl_logs),
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+def read_rank(folder: Path, rank: int) -> RankRecord | None:
+    """What a rank last said of itself; None where it said nothing that can be read."""
+    found = _read(folder / rank_file(rank), RankRecord)
+    return found if isinstance(found, RankRecord) else None
+
+
+def _manifest(folder: Path, warnings: list[str]) -> Manifest | None:
+    path = folder / MANIFEST
+    if not path.exists():
+        return None
+    found = _read(path, Manifest)
+    if isinstance(found, str):
+        warnings.append(found)
+        return None
+    return found
+
+
+def _take(file: Path, run: Run, warnings: list[str]) -> None:
+    """Puts a file of the run directory where it belongs."""
+    if match := TRACE_NAME.fullmatch(file.name):
+        run.traces.setdefault(int(match[2]), []).append(file)
+    elif match := ATTRIBUTION_NAME.fullmatch(file.name):
+        run.attribution.setdefault(int(match[2]), []).append(file)
+    elif match := _STEPS_NAME.fullmatch(file.name):
+        run.steps.setdefault(int(match[1]), []).append(file)
+    elif match := _RANK_NAME.fullmatch(file.name):
+        record = _read(file, RankRecord)
+        if isinstance(record, str):
+            warnings.append(record)
+            return
+        known = run.ranks.get(int(match[1]))
+        if known is None or known.job != record.job or known.state == "recording":
+            run.ranks[int(match[1])] = record
+
+
+def _told(run: Run) -> Iterator[str]:
+    """What the records themselves say went wrong."""
+    for failure in run.manifest.failures:
+        yield failure.text
+    several = len(run.ranks) > 1
+    for rank, record in sorted(run.ranks.items()):
+        where = f"rank {rank}: " if several else ""
+        for failure in record.failures:
+            yield where + failure.text
+        for note in record.notes:
+            yield where + note
+        if record.nccl is not None and record.nccl.status == "missed":
+            yield f"{where}NCCL's log was not recorded: {record.nccl.why}"
+    world_size = max([run.manifest.world_size, *(r.world_size for r in run.ranks.values())])
+    missing = sorted(set(range(world_size)) - set(run.ranks))
+    if missing and run.ranks:
+        shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+        yield f"nothing was recorded of {len(missing)} of {world_size} ranks ({shown})"
+
+
+def _read(path: Path, kind: type[T]) -> T | str:
+    """The record in a file, or one line that says what is wrong with it."""
+    try:
+        if path.stat().st_size > MAX_RECORD_BYTES:
+            return f"{path.name} is too large to be a record of a run"
+        record = msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        return f"{path.name} can't be read: {error.strerror or error}"
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return f"{path.name} is damaged"
+    schema = getattr(record, "schema", 0)
+    if schema > SCHEMA:
+        return f"{path.name} is of schema {schema}, this gpuprof reads up to {SCHEMA}: install a newer one"
+    return record
+
+
+def _rank_of(name: str) -> int | None:
+    for pattern, group in (
+        (TRACE_NAME, 2),
+        (ATTRIBUTION_NAME, 2),
+        (_STEPS_NAME, 1),
+        (_RANK_NAME, 1),
+    ):
+        if match := pattern.fullmatch(name):
+            return int(match[group])
+    return None
+
+
+def _files(folder: Path) -> list[Path]:
+    """Regular files in a folder, hidden ones left out, by name; none where there is no folder."""
+    found: list[Path] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if len(found) >= MAX_FILES:
+                    break
+                if entry.is_file() and not entry.name.startswith("."):
+                    found.append(Path(entry.path))
+    except OSError:
+        return []
+    return sorted(found)
