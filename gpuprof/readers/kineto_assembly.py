@@ -225,9 +225,9 @@ def _separate_annotations(
     names: list[str], name: NDArray[np.int32], category: NDArray[np.uint8]
 ) -> None:
     """Turns annotations that old versions wrote as operators into annotations, in place."""
-    codes = [code for code, text in enumerate(names) if text.startswith(ANNOTATIONS)]
-    if codes:
-        category[np.isin(name, codes) & (category == Category.CPU_OP)] = Category.USER_ANNOTATION
+    own = np.array([text.startswith(ANNOTATIONS) for text in names], dtype=np.bool_)
+    if own.any():
+        category[own[name] & (category == Category.CPU_OP)] = Category.USER_ANNOTATION
 
 
 def _recode(codes: NDArray[np.int32], table: I64) -> NDArray[np.int32]:

@@ -129,7 +129,8 @@ class ColumnBuilder:
         kind = ExactComplete if self.exact else Complete
         rows = [event for event in events if type(event) is kind]
         start_us = np.fromiter([row.ts for row in rows], np.float64, len(rows))
-        if not self.exact and too_coarse(start_us, rows):
+        dur_us = np.fromiter([row.dur for row in rows], np.float64, len(rows))
+        if not self.exact and too_coarse(np.nan_to_num(start_us), dur_us):
             return False
         self.events += len(events)
         if len(rows) < len(events):
@@ -140,7 +141,7 @@ class ColumnBuilder:
                 if type(event) is Metadata:
                     self._metadata(event)
         if rows:
-            self._complete(rows, start_us)
+            self._complete(rows, start_us, dur_us)
         return True
 
     def _metadata(self, event: Metadata) -> None:
@@ -183,9 +184,8 @@ class ColumnBuilder:
                 table[column] = [row[column] for row in kept]
             self.memory.append(table)
 
-    def _complete(self, rows: list[Complete], start_us: F64) -> None:
+    def _complete(self, rows: list[Complete], start_us: F64, dur_us: F64) -> None:
         count = len(rows)
-        dur_us = np.fromiter([row.dur for row in rows], np.float64, count)
         categories = self.categories
         codes = np.frombuffer(bytes([categories[row.cat] for row in rows]), np.uint8)
         good = (np.abs(start_us) < MAX_US) & (dur_us >= 0) & (dur_us < MAX_US) & (codes != SPAN)

@@ -20,6 +20,9 @@ from gpuprof.readers.kineto_mend import to_int
 from gpuprof.readers.kineto_times import I64, MAX_US
 from gpuprof.trace import Category, Lane
 
+SAMPLE = 1000
+"""Device rows that are tried first; nearly always one of them is joined."""
+
 LAUNCH_FLOWS = frozenset({"ac2g", "async_cpu_to_gpu", "async"})
 """The categories of arrows from calls to device rows; `fwdbwd` joins operators."""
 
@@ -30,7 +33,17 @@ def need_flows(category: NDArray[np.uint8], corr: I64) -> bool:
     calls = corr[category == Category.RUNTIME]
     if not len(launched) or not len(calls):
         return False
-    return not np.isin(launched[launched > 0], calls).any()
+    launched = launched[launched > 0]
+    return not any(_any_in(part, calls) for part in (launched[:SAMPLE], launched))
+
+
+def _any_in(few: I64, many: I64) -> bool:
+    """Whether any of many numbers is among a few; numpy.isin would sort them all."""
+    if not len(few):
+        return False
+    ordered = np.sort(few)
+    place = np.minimum(np.searchsorted(ordered, many), len(ordered) - 1)
+    return bool((ordered[place] == many).any())
 
 
 def read_flows(blocks: Iterator[bytes]) -> dict[tuple[int, int, int], int]:

@@ -32,14 +32,13 @@ def exact_ns(rows: list[Any]) -> I64:
     )
 
 
-def too_coarse(start_us: F64, rows: list[Any]) -> bool:
+def too_coarse(start_us: F64, dur_us: F64) -> bool:
     """Whether starts are too large for float64 to hold their nanoseconds, and may have some.
 
     They may where a start or a duration has a fraction: a fraction of a large start can be lost.
     """
-    large = np.flatnonzero(np.abs(start_us) >= COARSE_US)
-    if not len(large):
+    if not len(start_us) or not start_us.max() >= COARSE_US:
         return False
-    dur_us = np.fromiter([row.dur for row in rows], np.float64, len(rows))
+    large = start_us >= COARSE_US
     us = np.concatenate((start_us[large], dur_us[large]))
     return bool((np.isfinite(us) & (us != np.floor(us))).any())
