@@ -12,20 +12,20 @@ in equal parts by all ranks that had not arrived yet. The shares add up to the m
 two ranks that are late together bear half each, and a rank that came before the middle bears
 nothing.
 
-Chance. Some rank is last in every collective. Where all ranks are alike, each is the last of R with
-probability 1/R, from sample to sample independently, so the number of times is binomial. With few
-ranks and steps counting alone proves little (one of two is late in all of five steps in 1 of 16
-balanced runs), while always the same delay does: Student's test of what a rank bears above the
-mean is the second way. What balanced ranks bear is skewed to the right, which makes that test
-milder, not stricter. Chances are multiplied by the number of tests and of ranks that could have
-been accused (Bonferroni).
+Chance. All ranks leave a collective together, so how late they come to the next one is decided
+anew; but what makes a rank late may last a whole step (a long sequence, a slow batch), and then the
+collectives of that step are one observation, not many. So steps are the samples, with two tests:
 
-What is a sample? All ranks leave a collective together, so how late they come to the next one is
-decided anew; but what makes a rank late may last a whole step (a long sequence, a slow batch), and
-then the collectives of that step are one observation, not many. So steps are the samples, and a
-rank is late in a step when it bears at least half as much as the rank that bears most. A recording
-may be too short for that: where a rank is late in every recorded step and even that can't be told
-from chance, its collectives are the samples and the answer does not claim to hold for other steps.
+* Count: a rank is late in a step when it bears at least half as much as the rank that bears most.
+  Where all ranks are alike, each is among the m late ones of R with probability m/R, so the number
+  of times is binomial.
+* Size: counting proves little for few ranks and steps (one of two is late in all of five steps in
+  1 of 16 balanced runs), while always the same delay does. The trimmed mean of what a rank bears
+  above the mean rank is compared with its spread over steps, pooled over ranks (Yuen 1974).
+
+Chances are multiplied by the number of tests and of ranks that could have been accused
+(Bonferroni). A recording of a single step has no samples but its collectives. Then the count of
+those in which a rank came last is tested, and the answer does not claim to hold for other steps.
 """
 
 from __future__ import annotations
@@ -53,11 +53,16 @@ DECISIVE_FRAC = 0.1
 """A collective tells who came last when the middle rank waited more than 10 µs and a tenth of the
 transfer: in real traces of eight ranks that arrive together, ends differ by up to 50 µs in 600."""
 
-FEWEST_FOR_STUDENT = 3
-"""Two steps have no spread worth the name."""
-
 HALF = 0.5
 """A rank that bears half as much as the worst one of a step is late in it as well."""
+
+STALL_HIDES_BELOW = 64
+"""With at least this many ranks the second worst one is the measure: in a large job some rank
+stalls in many steps, and that must not hide one that is late in all. Smaller jobs would pay for it
+with twice the chance."""
+
+TRIMMED = 0.2
+"""Share of the steps that the trimmed mean leaves out at either end, as Yuen proposes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,8 @@ class LateRank:
     """A rank that the others wait for.
 
     times: in how many of `of` samples it was late (steps), or the last one (collectives).
-    samples: what was counted; "collectives" where the recorded steps are too few to tell a lasting
-    cause from one that lasts a step. share: of the step, that the middle rank waits for it.
+    samples: what was counted; "collectives" where a single step was recorded, so that a lasting
+    cause and one that lasts a step look alike. share: of the step, that the middle rank waits for it.
     robust_share: the same without the sample that costs most. p_value: chance that some rank of a
     balanced run shows as much.
     """
@@ -148,7 +153,7 @@ def find_late(
     ranks: tuple[int, ...], blame_ns: F64, step_ns: F64, last: F64, chance: F64, worst_ns: F64
 ) -> tuple[LateRank, ...]:
     """The ranks that cost enough to be late, the costliest first, each with the chance that a
-    balanced run shows as much; those with at most `SIGNIFICANCE` are `LateRank.proven`.
+    balanced run shows as much; those up to `SIGNIFICANCE` are `proven`.
 
     Args:
         ranks: Their numbers, (n_ranks,).
@@ -162,29 +167,71 @@ def find_late(
     total = float(step_ns.sum())
     if n_ranks < 2 or not n_steps or total <= 0:
         return ()
-    most = blame_ns.max(axis=0)
-    late_in = (blame_ns >= HALF * most) & (most > 0)
-    expected = float((late_in.sum(axis=0) / n_ranks).mean())
-    above = (blame_ns - blame_ns.mean(axis=0)) / np.maximum(step_ns, 1.0)
     share = blame_ns.sum(axis=1) / total
     robust = _without_worst(blame_ns, step_ns, worst_ns)
+    costly = np.flatnonzero((share >= LATE_FROM) & (robust >= LATE_FROM))
+    times, by_steps = _step_tests(blame_ns, step_ns)
     found = []
-    for i in np.flatnonzero((share >= LATE_FROM) & (robust >= LATE_FROM)).tolist():
-        cost = float(share[i]), float(robust[i])
-        times = int(late_in[i].sum())
-        counted = at_least(times, n_steps, expected)
-        if n_steps >= FEWEST_FOR_STUDENT:
-            counted = 2 * min(counted, above_zero(above[i]))
-        p_value = min(1.0, n_ranks * counted)
-        one = LateRank(ranks[i], times, n_steps, "steps", *cost, p_value)
-        if not one.proven and times == n_steps:  # the best record there can be: too few steps
+    for i in costly.tolist():
+        seen, of, p_value = int(times[i]), n_steps, by_steps[i]
+        if n_steps == 1:
             seen, of = int(last[i]), int(chance[i, 1])
-            rate = float(chance[i, 0]) / of if of else 0.0
-            p_value = min(1.0, n_ranks * at_least(seen, of, rate))
-            by_collective = LateRank(ranks[i], seen, of, "collectives", *cost, p_value)
-            one = by_collective if by_collective.p_value < one.p_value else one
-        found.append(one)
+            p_value = at_least(seen, of, float(chance[i, 0]) / of) if of else 1.0
+        found.append(
+            LateRank(
+                rank=ranks[i],
+                times=seen,
+                of=of,
+                samples="steps" if n_steps > 1 else "collectives",
+                share=float(share[i]),
+                robust_share=float(robust[i]),
+                p_value=min(1.0, n_ranks * float(p_value)),
+            )
+        )
     return tuple(sorted(found, key=lambda one: -one.share))
+
+
+def _step_tests(blame_ns: F64, step_ns: F64) -> tuple[I64, F64]:
+    """In how many steps each rank is late, and the smaller chance of both tests, times two."""
+    n_ranks, n_steps = blame_ns.shape
+    measure = blame_ns.max(axis=0)
+    if n_ranks >= STALL_HIDES_BELOW:
+        measure = np.partition(blame_ns, -2, axis=0)[-2]
+    late_in = (blame_ns >= HALF * measure) & (measure > 0)
+    times = late_in.sum(axis=1).astype(np.int64)
+    expected = float((late_in.sum(axis=0) / n_ranks).mean())
+    cached = [at_least(k, n_steps, expected) for k in range(n_steps + 1)]
+    counted = np.array(cached)[times]
+    trim = int(TRIMMED * n_steps)
+    sized = by_size((blame_ns - blame_ns.mean(axis=0)) / np.maximum(step_ns, 1.0), trim)
+    if not trim:  # nothing protects a plain mean from one stalled step
+        sized = np.where(times == n_steps, sized, 1.0)
+    return times, np.minimum(2 * np.minimum(counted, sized), 1.0)
+
+
+def by_size(above: F64, trim: int) -> F64:
+    """The chance that a rank's trimmed mean is as far above 0 as it is, where it truly is 0.
+
+    Yuen's test, with the winsorized spread pooled over ranks, which are alike if none is late.
+
+    Args:
+        above: What each rank bears above the mean rank, (n_ranks, n_steps).
+        trim: Steps left out at either end.
+
+    Returns:
+        (n_ranks,), 1.0 for a mean that is not above 0 and for fewer than two steps.
+    """
+    n_ranks, n = above.shape
+    kept = n - 2 * trim
+    if kept < 2:
+        return np.ones(n_ranks)
+    ordered = np.sort(above, axis=1)
+    mean = ordered[:, trim : n - trim].mean(axis=1)
+    winsorized = np.clip(ordered, ordered[:, [trim]], ordered[:, [n - trim - 1]])
+    squares = ((winsorized - winsorized.mean(axis=1, keepdims=True)) ** 2).sum(axis=1).mean()
+    error = math.sqrt(float(squares) / (kept * (kept - 1)))
+    df = (n_ranks - 1) * (kept - 1)
+    return np.array([_student_tail(m, error, df) for m in mean.tolist()])
 
 
 def _without_worst(blame_ns: F64, step_ns: F64, worst_ns: F64) -> F64:
@@ -225,22 +272,13 @@ def at_least(k: int, n: int, p: float) -> float:
     return min(1.0, math.exp(first) * (1.0 + float(np.exp(log_terms).sum())))
 
 
-def above_zero(values: F64) -> float:
-    """Student's one-sided test: the chance that the mean is as far above 0 as it is, where the true
-    mean is 0. 1.0 for a mean that is not above it.
-
-    Args:
-        values: (n,), n at least 2.
-    """
-    n = len(values)
-    mean = float(values.mean())
+def _student_tail(mean: float, error: float, df: int) -> float:
+    """P(T >= mean / error) of Student's distribution; 1.0 for a mean that is not above 0."""
     if mean <= 0:
         return 1.0
-    deviation = float(values.std(ddof=1))
-    if deviation <= 1e-9 * mean:
+    if error <= 1e-9 * mean:
         return 0.0
-    t = mean / (deviation / math.sqrt(n))
-    df = n - 1
+    t = mean / error
     return 0.5 * _incomplete_beta(df / 2, 0.5, df / (df + t * t))
 
 

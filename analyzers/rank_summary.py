@@ -44,7 +44,7 @@ class KernelTotal:
 class RankSummary:
     """One rank, reduced.
 
-    rank, world_size (0 where not known), host. labels, step_ns, kept: its steps, their lengths and
+    rank, world_size (0 where not known), host. device: ordinal, -1 for the CPU. labels, step_ns, kept: its steps, their lengths and
     whether they are accounted. buckets: ns a bucket of the step budget, summed over kept steps.
     compute_ns: time with a kernel that computes, of each step. kernels: totals by name.
 
@@ -57,6 +57,7 @@ class RankSummary:
     rank: int
     world_size: int
     host: str
+    device: int
     labels: tuple[str, ...]
     step_ns: I64
     kept: I64
@@ -99,6 +100,7 @@ def summarize(account: RankAccount) -> RankSummary:
         rank=account.rank,
         world_size=account.trace.meta.world_size or 0,
         host=account.trace.meta.host_name,
+        device=main.index,
         labels=steps.labels,
         step_ns=steps.end_ns - steps.start_ns,
         kept=steps.keep.astype(np.int64),
@@ -161,6 +163,7 @@ class _Plain(msgspec.Struct):
     rank: int
     world_size: int
     host: str
+    device: int
     labels: tuple[str, ...]
     buckets: dict[str, int]
     kernels: dict[str, tuple[int, int]]
@@ -188,6 +191,7 @@ def from_bytes(data: bytes) -> RankSummary:
         rank=plain.rank,
         world_size=plain.world_size,
         host=plain.host,
+        device=plain.device,
         labels=plain.labels,
         buckets=plain.buckets,
         kernels={name: KernelTotal(*pair) for name, pair in plain.kernels.items()},

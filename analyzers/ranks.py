@@ -299,6 +299,9 @@ def _transfers(summaries: Sequence[RankSummary], one: Waits) -> Transfers:
         return np.where(known, values.mean(axis=0), -1).astype(np.int64)
 
     hosts = {o.host for o in ones}
+    devices = {o.device for o in ones}
+    # Without names of hosts: ranks of one host use different devices, those of several repeat them.
+    apart = hosts == {""} and -1 not in devices and len(devices) == len(ones)
     return Transfers(
         kind=ones[0].kind[one.place[0]],
         in_bytes=mean("in_bytes"),
@@ -307,7 +310,7 @@ def _transfers(summaries: Sequence[RankSummary], one: Waits) -> Transfers:
         wait_ns=one.wait_ns.mean(axis=0),
         n_ranks=len(ones),
         size=one.size,
-        same_host=len(hosts) == 1 and "" not in hosts,
+        same_host=apart or (len(hosts) == 1 and "" not in hosts),
     )
 
 

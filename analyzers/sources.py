@@ -64,9 +64,25 @@ def findings_of(other: OtherSources) -> list[Finding]:
         for topology in other.topologies:
             found += findings_from_topology(topology, other.comm_log)
     if other.samples or other.xids is not None:
-        from gpuprof.analyzers.curves import findings_from_samples
+        found += _findings_of_samples(other)
+    return found
 
-        found += findings_from_samples(other.samples, other.xids)
+
+def _findings_of_samples(other: OtherSources) -> list[Finding]:
+    """What the hardware reports, memory that runs out, and the curves' guesses, of every node."""
+    from gpuprof.analyzers.hardware import hardware_findings, xid_findings
+    from gpuprof.analyzers.memory_pressure import memory_findings
+    from gpuprof.analyzers.utilization_findings import curve_findings
+    from gpuprof.samples import Samples
+
+    logged = other.xids.events if other.xids is not None else ()
+    if not other.samples:
+        return xid_findings(Samples(node="", source="kernel log"), logged)
+    found: list[Finding] = []
+    for node in other.samples:
+        found += hardware_findings(node, logged)
+        found += memory_findings(node)
+        found += curve_findings(node)
     return found
 
 

@@ -170,6 +170,32 @@ def demo(fault: str, fixed: bool, out: str, show: bool) -> None:
     _deliver(analysis, str(folder), None, "text", files=True)
 
 
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
+def doctor(as_json: bool) -> None:
+    """Say what can be recorded on this machine, what cannot, why, and how to get it.
+
+    Exits with 1 when something is broken; what is merely missing is no failure.
+    """
+    from gpuprof.doctor import probe_host, probe_nvml, shadowed_binding
+    from gpuprof.doctor_software import probe_software
+
+    checks = [*probe_software(), *shadowed_binding(), *probe_nvml(), *probe_host()]
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(checks), indent=2).decode())
+    else:
+        for check in checks:
+            click.echo(f"{check.state:8} {check.name}: {check.what}")
+            if check.why:
+                click.echo(f"         {check.why}")
+            if check.remedy:
+                click.echo(f"         → {check.remedy}")
+    if any(check.state == "broken" for check in checks):
+        raise click.exceptions.Exit(1)
+
+
 def _own_cores() -> int:
     """CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):

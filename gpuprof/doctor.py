@@ -23,7 +23,7 @@ from gpuprof.collectors.nvml_probe import GpuProbe, Probe
 from gpuprof.collectors.nvml_readers import Failure
 from gpuprof.sample_format import Status
 
-State = Literal["ok", "limited", "missing"]
+State = Literal["ok", "limited", "missing", "broken"]
 
 NVML_TIMEOUT_S = 30.0
 """Without persistence mode the first call into the driver loads it, which takes many seconds."""
