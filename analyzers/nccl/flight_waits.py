@@ -14,6 +14,11 @@ from dataclasses import dataclass
 from gpuprof.readers.flight_recorder import Entry, FlightRecords, RankDump
 
 
+MIN_STALLED = 2
+"""Collectives that a device must miss: a finished one can be unreported for the moment between two
+looks of the thread that marks it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Ranks that wait in one collective of one group, and the members that are not there."""
@@ -119,5 +124,5 @@ def stalled_devices(records: FlightRecords) -> list[int]:
             elif group_id in dump.status and not has_p2p:
                 done[rank] = dump.status[group_id][1]
         best = max(done.values(), default=-1)
-        stalled |= {rank for rank, number in first.items() if number <= best}
+        stalled |= {rank for rank, number in first.items() if best - number >= MIN_STALLED - 1}
     return sorted(stalled)

@@ -96,12 +96,20 @@ class FlightRecords:
 
     @property
     def groups(self) -> dict[str, Group]:
-        """All groups by name, the longest list of ranks that any dump has."""
+        """All groups by name, the longest list of ranks that any dump has; where none lists them,
+        the ranks that recorded a call of the group."""
         found: dict[str, Group] = {}
         for dump in self.ranks.values():
             for name, group in dump.groups.items():
                 if name not in found or len(group.ranks) > len(found[name].ranks):
                     found[name] = group
+        callers: dict[str, set[int]] = {}
+        for rank, dump in self.ranks.items():
+            for entry in dump.entries:
+                callers.setdefault(entry.group, set()).add(rank)
+        for name, ranks in callers.items():
+            if name not in found or not found[name].ranks:
+                found[name] = Group(name, "", tuple(sorted(ranks)))
         return found
 
 
@@ -174,6 +182,7 @@ def _dump(path: Path) -> RankDump:
     status = _status(content.get("pg_status"))
     entries = tuple(_entry(item) for item in content.get("entries") or () if isinstance(item, dict))
     rank = _rank(path, content, groups)
+    groups = _named(groups, entries)
     return RankDump(
         rank=rank,
         path=str(path),
@@ -229,6 +238,21 @@ def _groups(config: object) -> dict[str, Group]:
             name = _text(value.get("name")) or str(key)[:500]
             groups[name] = Group(name, _text(value.get("desc")), tuple(listed))
     return groups
+
+
+def _named(groups: dict[str, Group], entries: tuple[Entry, ...]) -> dict[str, Group]:
+    """Gives the one group that a dump leaves without a name (gloo's default group) the name that
+    its calls carry."""
+    unnamed = groups.get("")
+    foreign = {(entry.group, entry.description) for entry in entries} - {
+        (entry.group, entry.description) for entry in entries if entry.group in groups
+    }
+    if unnamed is None or len({name for name, _ in foreign}) != 1:
+        return groups
+    name, description = next(iter(foreign))
+    named = {key: group for key, group in groups.items() if key}
+    named[name] = Group(name, unnamed.description or description, unnamed.ranks)
+    return named
 
 
 def _status(status: object) -> dict[int, tuple[int, int]]:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (entries are written in one line)
 """Flight-recorder dumps: both forms, ranks from names or contents, hostile files."""
 
 from __future__ import annotations
@@ -76,3 +77,21 @@ def test_odd_fields_do_not_fail(tmp_path: Path) -> None:
     path = tmp_path / "trace_0"
     path.write_bytes(pickle.dumps(content))
     assert len(read_flight_recorder(path).ranks[0].entries) == 2
+
+
+def test_gloo_leaves_its_default_group_without_a_name(tmp_path: Path) -> None:
+    """PyTorch 2.13: pg_config names the group "", its calls name it "0"; numbers are strings in
+    JSON, and a finished call is `scheduled` and retired."""
+    done = {**entry("0", 1, operation="gloo:all_reduce"), "retired": True}
+    content = dump(
+        groups={"": range(2)}, entries=[done, entry("0", 2, operation="gloo:all_reduce")]
+    )
+    content["pg_status"] = {
+        "0": {"last_enqueued_collective": "2", "last_completed_collective": "1"}
+    }
+    path = tmp_path / "trace_1.json"
+    path.write_text(json.dumps(content))
+    rank = read_flight_recorder(path).ranks[1]
+    assert rank.groups["0"].ranks == (0, 1) and "" not in rank.groups
+    assert [one.pending for one in rank.entries] == [False, True]
+    assert rank.status == {0: (2, 1)}

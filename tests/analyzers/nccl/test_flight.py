@@ -1,12 +1,18 @@
+# ruff: noqa: E501 (entries are written in one line)
 """Hangs from flight-recorder dumps: who did not come, through groups that wait for each other."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from fixtures.flight_recorder import dump, entry, records
 from gpuprof.analyzers.nccl.evidence import cause_classes
 from gpuprof.analyzers.nccl.flight import findings_from_flight
+from gpuprof.readers.flight_recorder import read_flight_recorder
 
 WORLD = {"0": range(4)}
 
@@ -111,3 +117,46 @@ def test_send_to_an_idle_peer(tmp_path: Path) -> None:
     dumps = {r: dump(groups=WORLD, entries=[send] if r == 0 else []) for r in range(4)}
     (found,) = findings_from_flight(records(dumps, tmp_path))
     assert found.late_ranks == (2,)
+
+
+def test_real_dumps_of_gloo(tmp_path: Path) -> None:
+    """Three real processes; the last one skips an all-reduce. PyTorch records gloo from 2.8 on."""
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
+        pytest.skip("this torch has no flight recorder for gloo")
+    code = tmp_path / "job.py"
+    code.write_text(JOB)
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, str(code), str(rank), str(tmp_path)], stderr=subprocess.PIPE
+        )
+        for rank in range(3)
+    ]
+    for job in jobs:
+        _, error = job.communicate(timeout=120)
+        assert job.returncode == 0, error.decode()[-500:]
+    (found,) = findings_from_flight(read_flight_recorder(tmp_path))
+    assert found.late_ranks == (2,)
+    assert "collective 4" in found.evidence[0].text
+
+
+JOB = """
+import os, sys, time
+import torch, torch.distributed as dist
+rank, folder = int(sys.argv[1]), sys.argv[2]
+os.environ["TORCH_FR_BUFFER_SIZE"] = "100"
+store = dist.FileStore(folder + "/store.rendezvous", 3)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=3)
+values = torch.ones(10)
+for _ in range(3):
+    dist.all_reduce(values)
+if rank != 2:
+    work = dist.all_reduce(values, async_op=True)
+store.set(f"issued{rank}", "1")
+store.wait(["issued0", "issued1", "issued2"])
+with open(f"{folder}/trace_{rank}", "wb") as file:
+    file.write(torch._C._distributed_c10d._dump_fr_trace())
+store.set(f"dumped{rank}", "1")
+store.wait(["dumped0", "dumped1", "dumped2"])
+os._exit(0)
+"""
