@@ -2,7 +2,8 @@
 
 `algbw` is the message size over the time; `busbw` multiplies it by the share of the data that must
 cross the bus of each rank, so that it can be compared with a link's bandwidth whatever the
-operation and the number of ranks. Sizes, factors and names are those of nccl-tests (its PERFORMANCE.md):
+operation and the number of ranks. Sizes, factors and names are those of nccl-tests (its
+PERFORMANCE.md):
 
     operation       size S                            factor
     all-reduce      one rank's tensor                 2 (n - 1) / n

@@ -71,8 +71,8 @@ class LateRank:
 
     times: in how many of `of` samples it was late (steps), or the last one (collectives).
     samples: what was counted; "collectives" where a single step was recorded, so that a lasting
-    cause and one that lasts a step look alike. share: of the step, that the middle rank waits for it.
-    robust_share: the same without the sample that costs most. p_value: chance that some rank of a
+    cause and one that lasts a step look alike. share: of the step, that the middle rank waits for
+    it. robust_share: the same without the sample that costs most. p_value: chance that some rank of a
     balanced run shows as much.
     """
 
@@ -203,7 +203,10 @@ def _step_tests(blame_ns: F64, step_ns: F64) -> tuple[I64, F64]:
     cached = [at_least(k, n_steps, expected) for k in range(n_steps + 1)]
     counted = np.array(cached)[times]
     trim = int(TRIMMED * n_steps)
-    sized = by_size((blame_ns - blame_ns.mean(axis=0)) / np.maximum(step_ns, 1.0), trim)
+    usual = (
+        np.minimum(blame_ns, np.partition(blame_ns, -2, axis=0)[-2]) if n_ranks > 3 else blame_ns
+    )
+    sized = by_size((blame_ns - usual.mean(axis=0)) / np.maximum(step_ns, 1.0), trim)
     if not trim:  # nothing protects a plain mean from one stalled step
         sized = np.where(times == n_steps, sized, 1.0)
     return times, np.minimum(2 * np.minimum(counted, sized), 1.0)
@@ -212,7 +215,8 @@ def _step_tests(blame_ns: F64, step_ns: F64) -> tuple[I64, F64]:
 def by_size(above: F64, trim: int) -> F64:
     """The chance that a rank's trimmed mean is as far above 0 as it is, where it truly is 0.
 
-    Yuen's test, with the winsorized spread pooled over ranks, which are alike if none is late.
+    Yuen's test, with the winsorized spread pooled over ranks, which are alike if none is late, but
+    no smaller than the rank's own.
 
     Args:
         above: What each rank bears above the mean rank, (n_ranks, n_steps).
@@ -228,10 +232,12 @@ def by_size(above: F64, trim: int) -> F64:
     ordered = np.sort(above, axis=1)
     mean = ordered[:, trim : n - trim].mean(axis=1)
     winsorized = np.clip(ordered, ordered[:, [trim]], ordered[:, [n - trim - 1]])
-    squares = ((winsorized - winsorized.mean(axis=1, keepdims=True)) ** 2).sum(axis=1).mean()
-    error = math.sqrt(float(squares) / (kept * (kept - 1)))
+    squares = ((winsorized - winsorized.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    # Most ranks never stall, so the pooled spread alone would take two stalls for constancy.
+    error = np.sqrt(np.maximum(squares, squares.mean()) / (kept * (kept - 1)))
     df = (n_ranks - 1) * (kept - 1)
-    return np.array([_student_tail(m, error, df) for m in mean.tolist()])
+    pairs = zip(mean.tolist(), error.tolist(), strict=True)
+    return np.array([_student_tail(m, e, df) for m, e in pairs])
 
 
 def _without_worst(blame_ns: F64, step_ns: F64, worst_ns: F64) -> F64:
