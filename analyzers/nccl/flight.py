@@ -30,6 +30,11 @@ SAME_SIZE = (
 """Collectives whose input must have the same size on all ranks."""
 
 
+FRESH_WAIT_NS = 2_000_000_000
+"""A rank of a healthy job is behind the others by less than a step; a wait that was younger than
+this when the dumps were written may end by itself."""
+
+
 def findings_from_flight(records: FlightRecords) -> list[Finding]:
     """The hang that the dumps show; empty when no rank waits."""
     mismatch = _mismatch(records)
@@ -115,6 +120,13 @@ def _hang(
                 text=f"There is no dump of {rank_list(absent_dumps)}.", source="flight-recorder"
             )
         )
+    fresh = wait is not None and 0 <= _age_ns(records, wait) < FRESH_WAIT_NS
+    if wait is not None and fresh:
+        text = (
+            f"When the dumps were written this wait was {_age_ns(records, wait) / 1e9:.1f} s old: "
+            "the job may be running, and the rank merely behind."
+        )
+        evidence.append(Evidence(text=text, source="flight-recorder"))
     kind = "gpu_stalled" if stalled else "rank_did_not_come"
     evidence.append(class_evidence([kind, "desync_straggler"], "flight-recorder"))
     fixes = [
@@ -138,14 +150,18 @@ def _hang(
     base = finding(
         cause="hang",
         title=title[0].upper() + title[1:],
-        severity="critical",
-        confidence=0.9 if wait is not None else 0.7,
+        severity="warning" if fresh else "critical",
+        confidence=0.4 if fresh else 0.9 if wait is not None else 0.7,
         evidence=evidence,
         fixes=fixes,
         ranks=wait.waiting if wait is not None else stalled,
         late_ranks=late,
     )
     return base if not where else _with_places(base, where)
+
+
+def _age_ns(records: FlightRecords, wait: Wait) -> int:
+    return max(dump.written_ns for dump in records.ranks.values()) - wait.since_ns
 
 
 def _with_places(base: Finding, where: tuple[Place, ...]) -> Finding:

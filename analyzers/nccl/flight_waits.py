@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from gpuprof.readers.flight_recorder import Entry, FlightRecords, RankDump
 
-
 MIN_STALLED = 2
 """Collectives that a device must miss: a finished one can be unreported for the moment between two
 looks of the thread that marks it."""

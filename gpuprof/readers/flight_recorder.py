@@ -77,7 +77,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class RankDump:
-    """What one rank left. `status` maps the local group id to (enqueued, completed) numbers."""
+    """What one rank left. `status` maps the local group id to (enqueued, completed) numbers.
+
+    `written_ns` is the time of the file: of the dump, or of a later copy.
+    """
 
     rank: int
     path: str
@@ -86,6 +89,7 @@ class RankDump:
     groups: Mapping[str, Group]
     status: Mapping[int, tuple[int, int]]
     entries: tuple[Entry, ...]
+    written_ns: int
 
 
 @dataclass(slots=True)
@@ -191,6 +195,7 @@ def _dump(path: Path) -> RankDump:
         groups=groups,
         status=status,
         entries=entries,
+        written_ns=path.stat().st_mtime_ns,
     )
 
 

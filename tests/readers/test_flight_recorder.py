@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (entries are written in one line)
 """Flight-recorder dumps: both forms, ranks from names or contents, hostile files."""
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,18 @@ def test_send_to_an_idle_peer(tmp_path: Path) -> None:
     dumps = {r: dump(groups=WORLD, entries=[send] if r == 0 else []) for r in range(4)}
     (found,) = findings_from_flight(records(dumps, tmp_path))
     assert found.late_ranks == (2,)
+
+
+def test_wait_that_just_began_is_said_with_doubt(tmp_path: Path) -> None:
+    """Dumps of a running job catch ranks at different calls."""
+    now = time.time_ns()
+    dumps = {
+        r: dump(groups=WORLD, entries=[entry("0", 7, created_ns=now)] if r else [])
+        for r in range(4)
+    }
+    (found,) = findings_from_flight(records(dumps, tmp_path))
+    assert (found.severity, found.late_ranks) == ("warning", (0,))
+    assert any("merely behind" in item.text for item in found.evidence)
 
 
 def test_real_dumps_of_gloo(tmp_path: Path) -> None:
