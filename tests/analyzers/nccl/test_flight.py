@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (entries are written in one line)
 """Hangs from flight-recorder dumps: who did not come, through groups that wait for each other."""
 
 from __future__ import annotations
