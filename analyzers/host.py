@@ -167,14 +167,13 @@ def host_activity(trace: Trace, launches: Launches, main_lane: int) -> HostActiv
     driving = tuple(sorted({int(lane) for lane in lanes} | {main_lane} - {-1}))
 
     blocking = _blocking_calls(trace, launches)
-    host = ~np.isin(
-        trace.category,
-        (
-            *(int(c) for c in (Category.KERNEL, Category.MEMCPY, Category.MEMSET)),
-            int(Category.SYNC),
-            int(Category.GPU_ANNOTATION),
-            int(Category.OVERHEAD),
-        ),
+    host = ~trace.is_one_of(
+        Category.KERNEL,
+        Category.MEMCPY,
+        Category.MEMSET,
+        Category.SYNC,
+        Category.GPU_ANNOTATION,
+        Category.OVERHEAD,
     )
     rows_by_label = {
         "checkpoint": _named(trace, _SAVE_NAME, _SAVE_PYTHON),
@@ -223,7 +222,7 @@ def _named(
         named = trace.name_mask(pattern.match)
     else:
         named = trace.name_mask(accepts)
-    host = np.isin(trace.category, (int(Category.CPU_OP), int(Category.USER_ANNOTATION)))
+    host = trace.is_one_of(Category.CPU_OP, Category.USER_ANNOTATION)
     found = host & named
     if python is not None and bool((trace.category == Category.PYTHON).any()):
         found |= (trace.category == Category.PYTHON) & trace.name_mask(python.match)

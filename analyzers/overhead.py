@@ -59,7 +59,7 @@ def profiler_cost(trace: Trace, lanes: tuple[int, ...]) -> ProfilerCost:
     price = np.zeros(max(Category) + 1, np.int64)
     for category, each in COST_NS.items():
         price[category] = each
-    mine = np.isin(trace.lane, lanes) & (price[trace.category] > 0)
+    mine = trace.on_lanes(lanes) & (price[trace.category] > 0)
     time = trace.start_ns[mine]
     cost = price[trace.category[mine]] + SHAPES_NS * (trace.op_args[mine] >= 0)
     memory = trace.memory.time_ns

@@ -94,7 +94,7 @@ def find_marks(trace: Trace) -> Marks:
     iterations, an annotation that repeats. Without any of them the whole recording is one step
     and the source is "none".
     """
-    host = np.isin(trace.category, (Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER))
+    host = trace.is_one_of(Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER)
     for source, pattern in (("ProfilerStep", _PROFILER_STEP), ("session", _SESSION_STEP)):
         marks = _explicit(trace, host, pattern, source)  # type: ignore[arg-type]
         if marks is not None:

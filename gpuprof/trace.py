@@ -8,7 +8,7 @@ from the profiler's own zero). `gpuprof.readers.kineto` makes it; nothing else d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -227,7 +227,20 @@ class Trace:
 
     def rows_of(self, *categories: Category) -> I64:
         """Indices of the rows of these categories, ascending, int64 (k,)."""
-        return np.flatnonzero(np.isin(self.category, categories)).astype(np.int64)
+        rows: I64 = np.flatnonzero(self.is_one_of(*categories)).astype(np.int64, copy=False)
+        return rows
+
+    def is_one_of(self, *categories: Category) -> Bools:
+        """Which rows are of these categories, bool (n,)."""
+        wanted = np.zeros(256, dtype=np.bool_)
+        wanted[list(categories)] = True
+        return wanted[self.category]
+
+    def on_lanes(self, lanes: Collection[int]) -> Bools:
+        """Which rows are on these lanes, bool (n,)."""
+        wanted = np.zeros(max(len(self.lanes), 1), dtype=np.bool_)
+        wanted[[lane for lane in lanes if 0 <= lane < len(wanted)]] = True
+        return wanted[self.lane]
 
     def name_mask(self, predicate: Callable[[str], object]) -> Bools:
         """Which rows have a name that the predicate accepts; it is asked once a distinct name."""

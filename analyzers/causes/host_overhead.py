@@ -144,7 +144,7 @@ def _split(rank: RankAccount) -> dict[str, float]:
         return {}
     start, end = gaps.start_ns[held], gaps.host_end_ns[held]
     trace = rank.trace
-    on_driving = np.isin(trace.lane, rank.host.lanes)
+    on_driving = trace.on_lanes(rank.host.lanes)
 
     def spans_of(category: Category) -> Spans:
         rows = np.flatnonzero((trace.category == category) & on_driving)
