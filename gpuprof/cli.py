@@ -38,6 +38,7 @@ def cli(context: click.Context, debug: bool) -> None:
     \b
     Examples:
       gpuprof demo                       a real training loop with a planted fault, diagnosed
+      gpuprof run -- python train.py     a job of your own, recorded and diagnosed
       gpuprof analyze trace.json.gz      the verdict on a recorded trace
       gpuprof analyze traces/            all ranks of a job in one diagnosis
     """
@@ -194,6 +195,56 @@ def doctor(as_json: bool) -> None:
                 click.echo(f"         → {check.remedy}")
     if any(check.state == "broken" for check in checks):
         raise click.exceptions.Exit(1)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False),
+    help="Run directory; all nodes of a job need the same, on a shared disk."
+    " [default: gpuprof-runs/TIME-PID]",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1, max=1000),
+    default=10,
+    show_default=True,
+    help="Steps of a timing window.",
+)
+@click.option("--no-attribution", is_flag=True, help="Record no window with stacks and shapes.")
+@click.option("--no-samples", is_flag=True, help="Do not sample GPUs and host.")
+@click.option("--no-report", is_flag=True, help="Only record: no verdict, no report.")
+@click.option("--quiet", is_flag=True, help="Write the report, but print no verdict.")
+def run(
+    command: tuple[str, ...],
+    out: str | None,
+    steps: int,
+    no_attribution: bool,
+    no_samples: bool,
+    no_report: bool,
+    quiet: bool,
+) -> None:
+    """Run a job and record it, without a change to it.
+
+    COMMAND gets the terminal, the signals and the exit status. Every Python process in it that
+    trains is recorded. The verdict goes to standard error when the job has ended.
+
+    \b
+    Examples:
+      gpuprof run -- python train.py --epochs 3
+      gpuprof run --out runs/mine -- torchrun --nproc-per-node 8 train.py
+    """
+    from gpuprof.child import RunOptions
+    from gpuprof.launch import Job, end_like, run_job, tell_verdict
+    from gpuprof.process import default_folder
+
+    options = RunOptions(steps=steps, attribution=not no_attribution, samples=not no_samples)
+    ended = run_job(
+        Job(command=command, folder=Path(out) if out else default_folder(), options=options)
+    )
+    tell_verdict(ended, report=not no_report, quiet=quiet)
+    end_like(ended.status)
 
 
 def _own_cores() -> int:

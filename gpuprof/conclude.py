@@ -13,9 +13,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from gpuprof import run
 from gpuprof.errors import GpuprofError
+from gpuprof.run_writer import write_record
 
 WAIT_S = 30.0
 """How long rank 0 waits for the other ranks' last records."""
@@ -97,11 +99,11 @@ def complete_manifest(
     manifest.ended_unix_s = time.time()
     manifest.exit_status = exit_status
     manifest.notes += notes
-    run.write_record(folder / run.MANIFEST, manifest)
+    write_record(folder / run.MANIFEST, manifest)
     return manifest
 
 
-def verdict(folder: Path, stream: object) -> str:
+def verdict(folder: Path, stream: TextIO) -> str:
     """Analyzes a run directory in another process, which writes the report into it.
 
     Returns:
@@ -137,13 +139,13 @@ def verdict(folder: Path, stream: object) -> str:
     return text
 
 
-def _looks(stream: object) -> tuple[int, str]:
+def _looks(stream: TextIO) -> tuple[int, str]:
     """Width of the stream, and "colour" or "plain"."""
     isatty = getattr(stream, "isatty", None)
     if isatty is None or not isatty():
         return PLAIN_WIDTH, "plain"
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns, "colour"
+        return os.get_terminal_size(stream.fileno()).columns, "colour"
     except (OSError, ValueError):
         return PLAIN_WIDTH, "colour"
 

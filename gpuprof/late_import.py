@@ -13,6 +13,9 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+_executed: set[str] = set()
+"""Modules that are whole, although the import statement around them has not returned yet."""
+
 
 def when_imported(name: str, then: Callable[[], None]) -> Callable[[], None]:
     """Calls `then` right after the module's first import, or now where it is imported already.
@@ -25,12 +28,16 @@ def when_imported(name: str, then: Callable[[], None]) -> Callable[[], None]:
         Takes the request back.
     """
     module = sys.modules.get(name)
-    if module is not None and not getattr(module.__spec__, "_initializing", False):
+    if module is not None and (name in _executed or not _is_half_done(module)):
         _quietly(then)
         return lambda: None
     finder = _Finder(name, then)
     sys.meta_path.insert(0, finder)
     return finder.remove
+
+
+def _is_half_done(module: ModuleType) -> bool:
+    return bool(getattr(module.__spec__, "_initializing", False))
 
 
 def _quietly(then: Callable[[], None]) -> None:
@@ -84,6 +91,7 @@ class _Loader(Loader):
         module.__loader__ = self.inner
         self.inner.exec_module(module)
         self.finder.remove()
+        _executed.add(self.finder.name)
         _quietly(self.finder.then)
 
     def __getattr__(self, name: str) -> Any:

@@ -12,15 +12,15 @@ import socket
 import statistics
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuprof import process, run
+from gpuprof import process, run, run_writer
 from gpuprof.collectors.torch_profiler import TorchRecorder, Window, WithheldError
+from gpuprof.step_times import StepTimes
 
 if TYPE_CHECKING:
     from gpuprof.collectors.hooks import NamedParts, StepFinder
@@ -39,11 +39,6 @@ window of ten such steps is gigabytes."""
 
 FEWEST_STEPS = 3
 """A window of fewer says nothing of how steps differ."""
-
-RECENT_STEPS = 2000
-"""Steps outside the windows whose length is kept, for the median."""
-
-CLAIM_MODE = 0o644
 
 KINETO_LOG_LEVEL = "6"
 """Silences what Kineto prints on standard error whenever it starts and stops (2.13 does)."""
@@ -106,10 +101,7 @@ class RankRecorder:
         self._sampler: SamplerHandle | None = None
         self._last_ns = time.perf_counter_ns()
         self._started_ns = self._last_ns
-        self._outside_ns: deque[int] = deque(maxlen=RECENT_STEPS)
-        self._inside_ns: list[int] = []
-        self._window_ns: list[int] = []
-        self._spent_ns = self._windows_ns = self._calls_ns = self._calls = 0
+        self._times = StepTimes()
         self._said = False
         self._counted: dict[str, int] = {}
 
@@ -158,29 +150,15 @@ class RankRecorder:
             self._start_collectors()
 
     def _take_folder(self) -> None:
-        """Makes the folder ours: clears what an earlier job left, and claims this rank.
+        """Makes the folder ours, and clears what an earlier job left.
 
         Raises:
-            OSError: it can't be written.
-            FileExistsError: another process of this job has this rank already.
+            OSError: it can't be written, or another process of this job has this rank.
         """
         record, folder = self.record, self.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        claim = folder / f".{run.rank_file(record.rank)}.{record.job}.claim"
-        try:
-            file = os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, CLAIM_MODE)
-        except FileExistsError:
-            if claim.read_text() != str(self._pid):
-                raise FileExistsError(f"another process records rank {record.rank} there") from None
-        else:
-            os.write(file, str(self._pid).encode())
-            os.close(file)
-        for older in folder.glob(f".{run.rank_file(record.rank)}.*.claim"):
-            if older != claim:
-                older.unlink(missing_ok=True)
-        run.clear_rank(folder, record.rank)
+        run_writer.claim_rank(folder, record.rank, record.job)
         if record.local_rank == 0 and not self.options.launched:
-            run.clear_older(folder, process.job_started_unix_s(), process.host_name())
+            run_writer.clear_older(folder, process.job_started_unix_s(), process.host_name())
 
     def _first_manifest(self) -> None:
         record = self.record
@@ -191,7 +169,7 @@ class RankRecorder:
             started_unix_s=record.started_unix_s,
             hosts=[record.host],
         )
-        run.write_record(self.folder / run.MANIFEST, manifest)
+        run_writer.write_record(self.folder / run.MANIFEST, manifest)
 
     def _start_collectors(self) -> None:
         record, folder = self.record, self.folder
@@ -257,23 +235,18 @@ class RankRecorder:
         if self._log is not None:
             self._log.add(length, now)
         window = torch.open_window if torch is not None else None
-        if window is None:
+        if window is None or torch is None:
             if self.record.steps > WARM_UP_STEPS:
-                self._outside_ns.append(length)
-        elif torch is not None and torch.recording:
-            self._window_ns.append(length)
-            if not window.stacks:
-                self._inside_ns.append(length)
+                self._times.outside_ns.append(length)
+        elif torch.recording:
+            self._times.in_window(length, counts=not window.stacks)
         if torch is not None and not torch.done:
             with self.guard("record a step"):
                 self._step_of_windows(torch)
-        end = time.perf_counter_ns()
-        if window is None and (torch is None or torch.open_window is None):
-            self._calls += 1
-            self._calls_ns += end - now
-        else:
-            self._windows_ns += end - now
-        self._last_ns = end
+        self._last_ns = end = time.perf_counter_ns()
+        self._times.spent(
+            end - now, on_windows=bool(window or (torch is not None and torch.open_window))
+        )
 
     def _first_step(self, now: int) -> None:
         """A process that turned out to train: only now is its rank certain."""
@@ -342,25 +315,25 @@ class RankRecorder:
                 raise WithheldError(_beside(reason))
         if self._parts is not None:
             self._parts.look()
-        self._window_ns = []
+        self._times.window_ns = []
         self._tell_gpus()
         number = self._counted[window.kind] = self._counted.get(window.kind, 0) + 1
         return replace(
             window,
-            kind=run.window_kind(window.kind, number),
+            kind=run_writer.window_kind(window.kind, number),
             steps=self._fitting(window),
             memory=window.memory and _has_device(),
         )
 
     def _fitting(self, window: Window) -> int:
-        if not self._outside_ns:
+        step_ns = self._times.typical_ns
+        if not step_ns:
             return window.steps
-        step_s = statistics.median(self._outside_ns) / 1e9
-        fits = int(MAX_WINDOW_S / max(step_s, 1e-9))
+        fits = int(1e9 * MAX_WINDOW_S / step_ns)
         return max(min(FEWEST_STEPS, window.steps), min(window.steps, fits))
 
     def _after(self, window: Window, path: Path, steps: int) -> None:
-        lengths = self._window_ns[:steps]
+        lengths = self._times.window_ns[:steps]
         self.record.windows.append(
             run.WindowRecord(
                 kind="attribution" if window.stacks else "timing",
@@ -458,15 +431,7 @@ class RankRecorder:
             record.notes.append(
                 f"the loop ended after {record.steps} steps, before the first window was recorded"
             )
-        overhead = record.overhead
-        if self._outside_ns:
-            overhead.step_ms = round(statistics.median(self._outside_ns) / 1e6, 4)
-        if self._inside_ns:
-            overhead.window_step_ms = round(statistics.fmean(self._inside_ns) / 1e6, 4)
-        if self._calls:
-            overhead.step_call_us = round(self._calls_ns / self._calls / 1e3, 3)
-        overhead.windows_ms = round(self._windows_ns / 1e6, 3)
-        overhead.run_ms = round((time.perf_counter_ns() - self._started_ns) / 1e6, 3)
+        record.overhead = self._times.overhead(time.perf_counter_ns() - self._started_ns)
         with self.guard("look at the GPUs"):
             record.gpus = record.gpus or process.gpus()
         self._save()
@@ -497,7 +462,7 @@ class RankRecorder:
     def _save(self) -> None:
         if self.own:
             with self.guard(f"write into {self.folder}"):
-                run.write_record(self.folder / run.rank_file(self.record.rank), self.record)
+                run_writer.write_record(self.folder / run.rank_file(self.record.rank), self.record)
 
 
 def _has_device() -> bool:

@@ -12,7 +12,8 @@
 
 A file is either appended to line by line, or written beside its place and renamed into it, so a
 SIGKILL at any moment leaves all of it readable. Every rank writes only files of its own name; the
-manifest is rank 0's (or that of `gpuprof run`). `load` reads whatever of it there is.
+manifest is rank 0's (or that of `gpuprof run`). `load` reads whatever of it there is;
+`gpuprof.run_writer` writes.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class WindowRecord(msgspec.Struct, kw_only=True):
     """A window that was recorded.
 
     file: name in the run directory. first_step: number of the first recorded step, from 0.
-    step_ms: mean length of its steps; spent_ms: what starting, stopping and writing it took.
+    step_ms: mean length of its steps.
     """
 
     kind: str
@@ -72,7 +73,6 @@ class WindowRecord(msgspec.Struct, kw_only=True):
     shapes: bool = False
     memory: bool = False
     step_ms: float = 0.0
-    spent_ms: float = 0.0
     size_bytes: int = 0
 
 
@@ -184,6 +184,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     hosts: list[str] = []
     ranks: list[RankRecord] = []
     missing_ranks: list[int] = []
+    nccl: NcclCapture | None = None
     notes: list[str] = []
     failures: list[Failure] = []
 
@@ -237,61 +238,9 @@ def _number(path: Path) -> int:
     return int(match[1] or 1) if match else 0
 
 
-def window_kind(kind: str, number: int) -> str:
-    """First part of a window's file name; number counts windows of this kind from 1."""
-    return kind if number == 1 else f"{kind}-{number}"
-
-
 def rank_file(rank: int) -> str:
     """Name of a rank's own record."""
     return f"rank-{rank:05d}.json"
-
-
-def write_record(path: Path, record: msgspec.Struct) -> None:
-    """Writes a manifest or a rank's record: whole or not at all.
-
-    Raises:
-        OSError: it can't be written.
-    """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def clear_rank(folder: Path, rank: int) -> None:
-    """Removes what an earlier recording of this rank left in the folder.
-
-    Raises:
-        OSError: something can't be removed.
-    """
-    for path in _files(folder):
-        if _rank_of(path.name) == rank:
-            path.unlink(missing_ok=True)
-
-
-def clear_older(folder: Path, before_unix_s: float, node: str) -> None:
-    """Removes what an earlier job left: other ranks' files, and this node's samples and logs.
-
-    Args:
-        folder: The run directory.
-        before_unix_s: When this job started; younger files are its own.
-        node: This node's name, first part of its samples' and logs' names.
-
-    Raises:
-        OSError: something can't be removed.
-    """
-    stale = [p for p in _files(folder) if _rank_of(p.name) is not None or p.name == MANIFEST]
-    for name in (SAMPLES, NCCL):
-        stale += [p for p in _files(folder / name) if p.name.startswith((f"{node}-", f"{node}."))]
-    for path in stale:
-        try:
-            if path.stat().st_mtime < before_unix_s:
-                path.unlink()
-        except FileNotFoundError:
-            continue  # its own rank was quicker
 
 
 def is_run(path: Path) -> bool:
@@ -302,7 +251,7 @@ def is_run(path: Path) -> bool:
         record = _read(path / MANIFEST, Manifest)
         if isinstance(record, Manifest):
             return True
-    return any(_RANK_NAME.fullmatch(p.name) for p in _files(path))
+    return any(_RANK_NAME.fullmatch(p.name) for p in files_in(path))
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -318,13 +267,13 @@ def load(path: str | os.PathLike[str]) -> Run:
     manifest = _manifest(folder, warnings)
     run = Run(path=folder, manifest=manifest or Manifest())
     run.ranks.update({record.rank: record for record in run.manifest.ranks})
-    for file in _files(folder):
+    for file in files_in(folder):
         _take(file, run, warnings)
     for paths in (*run.traces.values(), *run.attribution.values(), *run.steps.values()):
         paths.sort(key=lambda p: (_number(p), p.name))
     samples = folder / SAMPLES
-    has_samples = any(_SEGMENT_NAME.fullmatch(p.name) for p in _files(samples))
-    run.nccl_logs.extend(p for p in _files(folder / NCCL) if p.stat().st_size)
+    has_samples = any(_SEGMENT_NAME.fullmatch(p.name) for p in files_in(samples))
+    run.nccl_logs.extend(p for p in files_in(folder / NCCL) if p.stat().st_size)
     if not (manifest or run.ranks or run.traces or run.attribution or run.steps or has_samples):
         raise InputError(
             f"{folder} holds no recording",
@@ -385,6 +334,9 @@ def _told(run: Run) -> Iterator[str]:
     """What the records themselves say went wrong."""
     for failure in run.manifest.failures:
         yield failure.text
+    yield from run.manifest.notes
+    if run.manifest.nccl is not None and run.manifest.nccl.status == "missed":
+        yield f"NCCL's log was not recorded: {run.manifest.nccl.why}"
     several = len(run.ranks) > 1
     for rank, record in sorted(run.ranks.items()):
         where = f"rank {rank}: " if several else ""
@@ -413,11 +365,12 @@ def _read(path: Path, kind: type[T]) -> T | str:
         return f"{path.name} is damaged"
     schema = getattr(record, "schema", 0)
     if schema > SCHEMA:
-        return f"{path.name} is of schema {schema}, this gpuprof reads up to {SCHEMA}: install a newer one"
+        return f"{path.name} is of schema {schema}, newer than this gpuprof reads ({SCHEMA})"
     return record
 
 
-def _rank_of(name: str) -> int | None:
+def rank_of(name: str) -> int | None:
+    """The rank whose file this is by its name; None for files of no rank."""
     for pattern, group in (
         (TRACE_NAME, 2),
         (ATTRIBUTION_NAME, 2),
@@ -429,7 +382,7 @@ def _rank_of(name: str) -> int | None:
     return None
 
 
-def _files(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
     """Regular files in a folder, hidden ones left out, by name; none where there is no folder."""
     found: list[Path] = []
     try:
