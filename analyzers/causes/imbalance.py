@@ -148,8 +148,8 @@ def _devices(run: RunView, rank: RankAccount) -> Verdict:
 def _even(run: RunView, skew: Skew, bubble: Bubble | None) -> str:
     text = (
         f"all {len(run.ranks)} ranks compute about equally long: on average the longest takes"
-        f" {percent(skew.spread_frac)} more than the mean; step by step {percent(skew.lost_frac)} is"
-        f" lost (named from {percent(run.named_from)})"
+        f" {percent(skew.spread_frac)} more than the mean; step by step {percent(skew.lost_frac)}"
+        f" is lost (named from {percent(run.named_from)})"
     )
     if bubble is not None:
         text += f"; the pipeline's bubble is {percent(bubble.idle_frac)}"

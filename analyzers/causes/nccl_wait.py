@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
+from gpuprof.analyzers.busbw import bandwidths, bus_bandwidth, message_bytes
 from gpuprof.analyzers.causes.base import (
     LEAST_GAIN,
     MOST_WINDOWS,
@@ -47,6 +48,7 @@ from gpuprof.analyzers.communication_fixes import (
     communication_fixes,
     named_ranks,
 )
+from gpuprof.analyzers.device_columns import peaks_of
 from gpuprof.analyzers.exposed import ExposedCollectives, exposed_collectives, waited_frac
 from gpuprof.analyzers.idle import IDLE_BUCKETS
 from gpuprof.analyzers.late_ranks import held_up_by, waiting_frac, without_lateness
@@ -64,14 +66,6 @@ MOSTLY = 0.5
 
 MOST_KINDS = 3
 """Lines of the table of collectives that a reader looks at."""
-
-_BUS_FACTOR = {
-    CollectiveKind.ALL_REDUCE: 2,
-    CollectiveKind.ALL_GATHER: 1,
-    CollectiveKind.REDUCE_SCATTER: 1,
-    CollectiveKind.ALL_TO_ALL: 1,
-}
-"""How often (n−1)/n of the message passes a link (nccl-tests' definition of bus bandwidth)."""
 
 _DOING = {
     "compute": "computing",
@@ -138,6 +132,7 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
             *_split(run, comparison, share, waiting),
             *_who_is_late(run, comparison, late),
             *_evidence(run, worst, table, share),
+            *_links(run, comparison),
         ],
         fixes=communication_fixes(
             run.facts,
@@ -385,14 +380,37 @@ def _bandwidth(table: ExposedCollectives, mine: NDArray[np.bool_]) -> str:
     found = table.collectives
     chosen = table.mine[mine]
     best = int(chosen[np.argmin(found.duration_ns[chosen])])
-    size = int(table.bytes[mine][0])
-    n_ranks = int(found.group_size[best])
-    factor = _BUS_FACTOR.get(CollectiveKind(int(found.kind[best])))
-    duration = int(found.duration_ns[best])
-    if size < SMALL_BYTES or n_ranks < 2 or factor is None or duration <= 0:
+    kind, n_ranks = int(found.kind[best]), int(found.group_size[best])
+    size = message_bytes(kind, int(found.in_bytes[best]), int(found.out_bytes[best]), n_ranks)
+    reached = bus_bandwidth(kind, n_ranks, size, float(found.duration_ns[best]))
+    if size < SMALL_BYTES or reached is None:
         return ""
-    wire = 2 * (n_ranks - 1) / n_ranks if factor == 2 else (n_ranks - 1) / n_ranks
-    return f"; the fastest reaches {size * wire / duration:.3g} GB/s of bus bandwidth"
+    return f"; the fastest reaches {reached / 1e9:.3g} GB/s of bus bandwidth"
+
+
+def _links(run: RunView, comparison: RankComparison) -> list[Evidence]:
+    """What the transfers reach of the links, for the collectives with most time."""
+    info = run.first.main.info
+    lines = bandwidths(comparison.transfers, peaks_of(info) if info is not None else None)
+    evidence = []
+    for line in lines[:MOST_KINDS]:
+        if line.share is None or line.size_bytes < SMALL_BYTES or line.verdict == "latency":
+            continue
+        said = {
+            "slow": ": the link, or the way that the data takes, is slow",
+            "degraded": ": less than it should be",
+        }.get(line.verdict, "")
+        evidence.append(
+            Evidence(
+                text=f"Without the waiting, {_NAMES[int(line.kind)]} of {_size(line.size_bytes)}"
+                f" over {line.n_ranks} ranks passes at {line.busbw_bytes_per_s / 1e9:.3g} GB/s of"
+                f" bus bandwidth, {percent(line.share)} of what the device's links"
+                f" give{said}.",
+                value=round(float(line.share), 4),
+                unit="share of expected bandwidth",
+            )
+        )
+    return evidence
 
 
 def _one_rank_only(run: RunView) -> Evidence:
