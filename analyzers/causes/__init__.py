@@ -10,6 +10,7 @@ from gpuprof.analyzers.causes import (
     checkpoint,
     dataloader,
     host_overhead,
+    imbalance,
     low_precision,
     memcpy,
     nccl_wait,
@@ -25,6 +26,7 @@ CAUSES: tuple[Cause, ...] = (
     nccl_wait.CAUSE,
     host_overhead.CAUSE,
     memcpy.CAUSE,
+    imbalance.CAUSE,
     checkpoint.CAUSE,
     low_precision.CAUSE,
 )
