@@ -61,6 +61,11 @@ STALL_HIDES_BELOW = 64
 stalls in many steps, and that must not hide one that is late in all. Smaller jobs would pay for it
 with twice the chance."""
 
+CLIPPED_FROM = 8
+"""From so many ranks on, the mean rank of a step is taken with the worst one clipped to the second
+worst, so that a stall of one does not hide that another is late. With fewer the worst rank is too
+large a part of the mean."""
+
 TRIMMED = 0.2
 """Share of the steps that the trimmed mean leaves out at either end, as Yuen proposes."""
 
@@ -72,8 +77,8 @@ class LateRank:
     times: in how many of `of` samples it was late (steps), or the last one (collectives).
     samples: what was counted; "collectives" where a single step was recorded, so that a lasting
     cause and one that lasts a step look alike. share: of the step, that the middle rank waits for
-    it. robust_share: the same without the sample that costs most. p_value: chance that some rank of a
-    balanced run shows as much.
+    it. robust_share: the same without the sample that costs most. p_value: chance that some rank
+    of a balanced run shows as much.
     """
 
     rank: int
@@ -203,9 +208,9 @@ def _step_tests(blame_ns: F64, step_ns: F64) -> tuple[I64, F64]:
     cached = [at_least(k, n_steps, expected) for k in range(n_steps + 1)]
     counted = np.array(cached)[times]
     trim = int(TRIMMED * n_steps)
-    usual = (
-        np.minimum(blame_ns, np.partition(blame_ns, -2, axis=0)[-2]) if n_ranks > 3 else blame_ns
-    )
+    usual = blame_ns
+    if n_ranks >= CLIPPED_FROM:
+        usual = np.minimum(blame_ns, np.partition(blame_ns, -2, axis=0)[-2])
     sized = by_size((blame_ns - usual.mean(axis=0)) / np.maximum(step_ns, 1.0), trim)
     if not trim:  # nothing protects a plain mean from one stalled step
         sized = np.where(times == n_steps, sized, 1.0)
@@ -285,15 +290,15 @@ def _student_tail(mean: float, error: float, df: int) -> float:
     if error <= 1e-9 * mean:
         return 0.0
     t = mean / error
-    return 0.5 * _incomplete_beta(df / 2, 0.5, df / (df + t * t))
+    return 0.5 * incomplete_beta(df / 2, 0.5, df / (df + t * t))
 
 
-def _incomplete_beta(a: float, b: float, x: float) -> float:
+def incomplete_beta(a: float, b: float, x: float) -> float:
     """The regularized incomplete beta function by Lentz's continued fraction (DLMF 8.17.22)."""
     if x <= 0.0 or x >= 1.0:
         return float(x >= 1.0)
     if x > (a + 1) / (a + b + 2):
-        return 1.0 - _incomplete_beta(b, a, 1.0 - x)
+        return 1.0 - incomplete_beta(b, a, 1.0 - x)
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
         + a * math.log(x) + b * math.log1p(-x)

@@ -66,7 +66,8 @@ def pass_on(waits: Sequence[Waits], n_ranks: int) -> tuple[list[F64], list[F64]]
     for sequence in order:
         _credit(waits, sequence, credit)
     for one, because, own in zip(waits, explained, credit, strict=True):
-        excess = np.maximum(own - np.median(own, axis=0), 0.0)
+        middle = (len(one.members) - 1) // 2
+        excess = np.maximum(own - np.partition(own, middle, axis=0)[middle], 0.0)
         lateness = middle_wait(one.wait_ns) - one.wait_ns
         np.divide(excess, lateness, out=because, where=(lateness > 0) & (excess > 0))
         np.minimum(because, 1.0, out=because)

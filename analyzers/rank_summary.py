@@ -45,8 +45,9 @@ class RankSummary:
     """One rank, reduced.
 
     rank, world_size (0 where not known), host. device: ordinal, -1 for the CPU. labels, step_ns,
-    kept: its steps, their lengths and whether they are accounted. buckets: ns a bucket of the step budget, summed over kept steps.
-    compute_ns: time with a kernel that computes, of each step. kernels: totals by name.
+    kept: its steps, their lengths and whether they are accounted. buckets: ns a bucket of the step
+    budget, summed over kept steps. compute_ns: time with a kernel that computes, of each step.
+    kernels: totals by name.
 
     The collectives in order of start, int64 (n,): event: index into the device rows (-1 on the
     host). start_ns, duration_ns, exposed_ns: the last is the part with no other kernel beside it.
