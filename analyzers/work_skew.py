@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gpuprof.analyzers.account import DeviceAccount, RankAccount
 from gpuprof.analyzers.collective_kinds import CollectiveKind
 from gpuprof.analyzers.exposed import exposed_collectives
+from gpuprof.analyzers.imbalance import Pattern, bubble_frac, judge_skew
 from gpuprof.analyzers.intervals import covered, intersect, union
 from gpuprof.analyzers.pricing import DevicePricing, Price, price_of, trusted
 from gpuprof.analyzers.replay import Change, Replayed, replay
@@ -41,8 +42,9 @@ class Skew:
 
     labels: their numbers. compute_ms: mean of a step. lost_frac: share of the step that is lost
     because the longest is longer than the mean. lasting_frac: the part of it that the mean of all
-    steps shows; where it is much less, it is another worker each time. same_work: whether the
-    longest one runs as many thread blocks as the others, None where grids were not recorded.
+    steps shows. same_work: whether the longest one runs as many thread blocks as the others, None
+    where grids were not recorded. pattern: see `gpuprof.analyzers.imbalance`; "data" moves from
+    worker to worker.
     """
 
     labels: tuple[int, ...]
@@ -51,6 +53,7 @@ class Skew:
     lost_frac: float
     lasting_frac: float
     same_work: bool | None
+    pattern: Pattern
 
     @property
     def heaviest(self) -> int:
@@ -92,11 +95,6 @@ class Bubble:
         return bubble_frac(self.stages, self.micro_batches)
 
 
-def bubble_frac(stages: int, micro_batches: int) -> float:
-    """Share of the step that filling and draining a pipeline takes."""
-    return (stages - 1) / (micro_batches + stages - 1)
-
-
 def rank_skew(accounts: Sequence[RankAccount]) -> Skew:
     """The skew of compute time over ranks, each on its main device."""
     return _skew(tuple(a.rank for a in accounts), [(a, a.main) for a in accounts])
@@ -114,12 +112,14 @@ def _skew(labels: tuple[int, ...], workers: list[tuple[RankAccount, DeviceAccoun
     step = float(np.mean(lengths)) if lengths else 0.0
     lasting = float(mean.max() - mean.mean()) / step if step else 0.0
     lost = lasting
+    pattern: Pattern = "unknown"
+    same_work = _same_work(workers, mean)
     if step and len({len(one) for one in per_step}) == 1:
         table = np.stack(per_step)
         lost = float((table.max(axis=0) - table.mean(axis=0)).mean()) / step
-    return Skew(
-        labels, mean / 1e6, step / 1e6, max(lost, lasting), lasting, _same_work(workers, mean)
-    )
+        if table.size and len(table) > 1:
+            pattern = judge_skew(table, same_kernels=same_work).pattern
+    return Skew(labels, mean / 1e6, step / 1e6, max(lost, lasting), lasting, same_work, pattern)
 
 
 def _compute_per_step(device: DeviceAccount) -> F64:

@@ -36,11 +36,11 @@ from gpuprof.analyzers.causes.base import (
 from gpuprof.analyzers.collective_kinds import CollectiveKind
 from gpuprof.analyzers.communication_fixes import named_ranks
 from gpuprof.analyzers.exposed import exposed_collectives
+from gpuprof.analyzers.imbalance import bubble_frac
 from gpuprof.analyzers.wording import percent
 from gpuprof.analyzers.work_skew import (
     Bubble,
     Skew,
-    bubble_frac,
     device_skew,
     find_bubble,
     price_evened_out,
@@ -49,10 +49,6 @@ from gpuprof.analyzers.work_skew import (
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, RuledOut
 
 ID = "imbalance"
-
-LASTING_FRAC = 0.5
-"""When less than half of what is lost shows in the means of all steps, it is another rank each
-time: work that moves with the data."""
 
 ABOVE_IDEAL = 1.5
 """A bubble half as large again as the ideal one holds something else than filling and draining."""
@@ -178,7 +174,7 @@ def _evened_out(run: RunView, skew: Skew) -> Gain | None:
 
 def _title(skew: Skew, bubble: Bubble | None, uneven: bool) -> str:
     if uneven:
-        if skew.lasting_frac < LASTING_FRAC * skew.lost_frac or not skew.heavy:
+        if skew.pattern == "data" or not skew.heavy:
             return f"Ranks compute unequally long: {percent(skew.lost_frac)} of each step is lost"
         computes = "computes" if len(skew.heavy) == 1 else "compute"
         return (
@@ -206,7 +202,7 @@ def _skew_evidence(skew: Skew, worker: str) -> list[Evidence]:
         ),
         Evidence(text=f"ms of compute a step, by {worker}: {listed}{more}.", unit=""),
     ]
-    if skew.lasting_frac < LASTING_FRAC * skew.lost_frac:
+    if skew.pattern == "data":
         evidence.append(
             Evidence(
                 text=f"It is another {worker} from step to step: over all steps only"
@@ -257,7 +253,7 @@ def _fixes(run: RunView, skew: Skew, bubble: Bubble | None, uneven: bool) -> lis
         fixes.append(_move_layers())
     elif uneven:
         table = exposed_collectives(run.ranks[skew.heaviest])
-        moves = skew.lasting_frac < LASTING_FRAC * skew.lost_frac
+        moves = skew.pattern == "data"
         if table.main_kind == CollectiveKind.ALL_TO_ALL:
             fixes.append(_balance_experts())
         fixes.append(_deal_out(moves=moves))

@@ -12,7 +12,7 @@ from fixtures.traces import TraceBuilder
 from fixtures.views import COMMUNICATION, COMPUTE, Machine, texts, view
 from gpuprof.analyzers.causes import imbalance
 from gpuprof.analyzers.diagnose import Recorded, view_of
-from gpuprof.analyzers.work_skew import bubble_frac
+from gpuprof.analyzers.imbalance import bubble_frac
 from gpuprof.diagnosis import Finding, NotJudged, RuledOut
 from gpuprof.readers.kineto import read_trace
 
