@@ -55,6 +55,7 @@ from gpuprof.analyzers.late_ranks import held_up_by, waiting_frac, without_laten
 from gpuprof.analyzers.places import lines_of, records_lines
 from gpuprof.analyzers.ranks import RankComparison
 from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.work_skew import price_evened_out, rank_skew
 from gpuprof.diagnosis import Evidence, Gain, NotJudged, Place, RuledOut, Window
 
 ID = "nccl-wait"
@@ -151,6 +152,19 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
 def _punctual(run: RunView, comparison: RankComparison, late: tuple[int, ...]) -> Gain | None:
     """The gain when the late ranks come with the rest: all ranks replayed together where that can
     be done, else each of the others on its own."""
+    held = [held_up_by(run.ranks, late, rank) for rank in late]
+    if all(one is not None and one[0] == "compute" for one in held):
+        skew = rank_skew(run.ranks)
+        price = price_evened_out(run.ranks, skew) if not skew.same_work else None
+        if price is not None:
+            # Work can't be wished away: if a rank is late for having more of it, others must do it.
+            return Gain(
+                step_ms=run.step_ms() * (1 - price.reduction),
+                reduction=price.reduction,
+                low=price.low,
+                high=price.high,
+                how=f"the step replayed with the work of {named_ranks(late)} evened out over all",
+            )
     gain = run.price_without_waiting_for(late)
     how = f"all ranks replayed together, with nobody waiting for {named_ranks(late)}"
     if gain is None:

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures.traces import TraceBuilder
 from fixtures.views import COMMUNICATION, COMPUTE, Machine, texts, view
-from gpuprof.analyzers.causes import imbalance
+from gpuprof.analyzers.causes import imbalance, nccl_wait
 from gpuprof.analyzers.diagnose import Recorded, view_of
 from gpuprof.analyzers.imbalance import bubble_frac
 from gpuprof.diagnosis import Finding, NotJudged, RuledOut
@@ -65,6 +65,17 @@ def test_a_rank_with_more_work_is_found_with_what_it_costs() -> None:
     assert "50 % more than the mean" in texts(found.evidence).replace("\u00a0", " ")
     assert "Deal samples out" in found.fixes[0].title
     msgspec.json.encode(found)
+
+
+def test_waiting_for_a_rank_with_more_work_is_priced_as_work_evened_out() -> None:
+    """The others wait 400 µs for it, but its surplus has to be done by somebody: 300 are saved."""
+    traces = job([[500, 500, 900, 500]] * 6, blocks=[500, 500, 900, 500])
+    found = nccl_wait.judge(view(*traces))
+    assert isinstance(found, Finding)
+    assert found.late_ranks == (2,)
+    assert found.gain is not None
+    assert found.gain.reduction == pytest.approx(300 / 970, abs=0.02)
+    assert "evened out" in found.gain.how
 
 
 def test_work_that_moves_between_ranks_is_lost_as_well() -> None:
