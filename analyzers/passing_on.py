@@ -54,14 +54,16 @@ def pass_on(waits: Sequence[Waits], n_ranks: int) -> tuple[list[F64], list[F64]]
         n_ranks: How many ranks there are in all.
 
     Returns:
-        For each communicator the blame that stays, (n_ranks, n), ns of its middle rank; and the
-        share of each rank's lateness that its waits elsewhere explain, (n_ranks, n), 0 to 1.
+        For each communicator the blame that stays, (n_ranks, n), ns of the average rank of the job
+        (so that a wait of a large communicator counts for more); and the share of each rank's
+        lateness that its waits elsewhere explain, (n_ranks, n), 0 to 1.
     """
-    borne = [one.blame_ns.copy() for one in waits]
+    weighted = [one.blame_ns * (len(one.members) / n_ranks) for one in waits]
+    borne = list(weighted)
     explained = [np.zeros_like(one.blame_ns) for one in waits]
     if len({tuple(one.members.tolist()) for one in waits}) < 2:
         return borne, explained
-    order = [_sequence(waits, rank) for rank in range(n_ranks)]
+    order = _sequences(waits, n_ranks)
     credit = [np.zeros_like(one.wait_ns) for one in waits]
     for sequence in order:
         _credit(waits, sequence, credit)
@@ -71,7 +73,7 @@ def pass_on(waits: Sequence[Waits], n_ranks: int) -> tuple[list[F64], list[F64]]
         lateness = middle_wait(one.wait_ns) - one.wait_ns
         np.divide(excess, lateness, out=because, where=(lateness > 0) & (excess > 0))
         np.minimum(because, 1.0, out=because)
-    fresh = [one.blame_ns for one in waits]
+    fresh = weighted
     for _ in range(MOST_LEVELS):
         moved = [b * because for b, because in zip(fresh, explained, strict=True)]
         if not any(m.any() for m in moved):
@@ -92,15 +94,22 @@ class _Sequence:
     before: I64
 
 
-def _sequence(waits: Sequence[Waits], rank: int) -> _Sequence:
-    blocks, rows, columns, starts = [], [], [], []
+def _sequences(waits: Sequence[Waits], n_ranks: int) -> list[_Sequence]:
+    parts: list[list[tuple[int, int]]] = [[] for _ in range(n_ranks)]
     for b, one in enumerate(waits):
-        for row in np.flatnonzero(one.members == rank).tolist():
-            n = one.wait_ns.shape[1]
-            blocks.append(np.full(n, b, np.int64))
-            rows.append(np.full(n, row, np.int64))
-            columns.append(np.arange(n))
-            starts.append(one.start_ns[row])
+        for row, rank in enumerate(one.members.tolist()):
+            parts[rank].append((b, row))
+    return [_sequence(waits, some) for some in parts]
+
+
+def _sequence(waits: Sequence[Waits], parts: Sequence[tuple[int, int]]) -> _Sequence:
+    blocks, rows, columns, starts = [], [], [], []
+    for b, row in parts:
+        n = waits[b].wait_ns.shape[1]
+        blocks.append(np.full(n, b, np.int64))
+        rows.append(np.full(n, row, np.int64))
+        columns.append(np.arange(n))
+        starts.append(waits[b].start_ns[row])
     if not blocks:
         nothing = np.zeros(0, np.int64)
         return _Sequence(nothing, nothing, nothing, nothing)

@@ -141,8 +141,7 @@ def compare_summaries(summaries: Sequence[RankSummary]) -> RankComparison:
     last, expected, of = _last_to_come(waits, explained, n_ranks)
     per_step = np.zeros((n_ranks, len(step_ns)))
     worst = np.zeros(n_ranks)
-    for one, share in zip(waits, borne, strict=True):
-        weighted = share * (len(one.members) / n_ranks)
+    for one, weighted in zip(waits, borne, strict=True):
         rows = np.broadcast_to(one.members[:, None], weighted.shape)
         np.add.at(per_step, (rows, np.broadcast_to(one.step, weighted.shape)), weighted)
         worst[one.members] = np.maximum(worst[one.members], weighted.max(axis=1))
@@ -151,7 +150,7 @@ def compare_summaries(summaries: Sequence[RankSummary]) -> RankComparison:
     late = tuple(one for one in costly if one.proven)
     accused = {one.rank for one in late}
     is_late = np.array([rank in accused for rank in ranks], np.bool_)
-    tables = tuple(_rank_waits(summaries[i], i, waits, is_late) for i in range(n_ranks))
+    tables = _rank_waits(summaries, waits, is_late)
     own = np.array([(s.step_ns * s.kept).sum() for s in summaries], np.float64)
     matched = len(tables[0].event) if tables else 0
     return RankComparison(
@@ -267,19 +266,23 @@ def _last_to_come(
 
 
 def _rank_waits(
-    summary: RankSummary, position: int, waits: Sequence[Waits], is_late: NDArray[np.bool_]
-) -> RankWaits:
-    parts: list[tuple[I64, F64, F64, F64, F64]] = []
+    summaries: Sequence[RankSummary], waits: Sequence[Waits], is_late: NDArray[np.bool_]
+) -> tuple[RankWaits, ...]:
+    """The matched collectives of every rank."""
+    parts: list[list[tuple[I64, F64, F64, F64, F64]]] = [[] for _ in summaries]
     for one in waits:
-        row = np.flatnonzero(one.members == position)
-        if not len(row):
-            continue
-        i = int(row[0])
         rest = ~is_late[one.members]
-        left = np.zeros(one.wait_ns.shape[1])
+        left = np.zeros_like(one.wait_ns)
         if rest.any():
-            left = np.maximum(one.wait_ns[i] - one.wait_ns[rest].min(axis=0), 0.0)
-        parts.append((one.place[i], one.wait_ns[i], one.transfer_ns, one.exposed_wait_ns[i], left))
+            left = np.maximum(one.wait_ns - one.wait_ns[rest].min(axis=0), 0.0)
+        for i, position in enumerate(one.members.tolist()):
+            parts[position].append(
+                (one.place[i], one.wait_ns[i], one.transfer_ns, one.exposed_wait_ns[i], left[i])
+            )
+    return tuple(_in_order(one, some) for one, some in zip(summaries, parts, strict=True))
+
+
+def _in_order(one: RankSummary, parts: list[tuple[I64, F64, F64, F64, F64]]) -> RankWaits:
     if not parts:
         none, zero = np.zeros(0, np.int64), np.zeros(0)
         return RankWaits(none, none, zero, zero, zero, zero)
@@ -287,7 +290,7 @@ def _rank_waits(
     order = np.argsort(place)
     columns = [np.concatenate([part[k] for part in parts])[order] for k in range(1, 5)]
     place = place[order]
-    return RankWaits(summary.event[place], summary.start_ns[place], *columns)
+    return RankWaits(one.event[place], one.start_ns[place], *columns)
 
 
 def _transfers(summaries: Sequence[RankSummary], one: Waits) -> Transfers:
