@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.analyzers.collective_kinds import CollectiveKind
+from gpuprof.analyzers.collective_kinds import SYMMETRIC, CollectiveKind
 from gpuprof.analyzers.rank_summary import RankSummary
 
 F64 = NDArray[np.float64]
@@ -35,6 +35,12 @@ LEAST_OVERLAP = 0.5
 
 SAME_KIND_FRAC = 0.95
 """Sequences whose kinds differ in more than a twentieth are not the same program."""
+
+ENDS_AGREE_NS = 200_000.0
+ENDS_AGREE_FRAC = 0.25
+"""Ranks of one communicator leave a collective within some 50 µs of each other, on the host's back
+ends within a fraction of its duration. Ranks of different ones have nothing that holds them so
+close together."""
 
 _EQUAL_SIZES = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER)
 """All ranks must pass the same number of elements."""
@@ -83,7 +89,9 @@ def match(summaries: Sequence[RankSummary]) -> list[Block]:
     blocks = []
     for key, by_rank in sequences.items():
         if len(by_rank) > 1:
-            blocks += _aligned(summaries, by_rank, names[key], sizes[key])
+            found = _aligned(summaries, by_rank, names[key], sizes[key])
+            recorded = bool(key[0][1])
+            blocks += found if recorded else [b for f in found for b in _apart(summaries, f)]
     return blocks
 
 
@@ -120,7 +128,42 @@ def _aligned(
     if place is None or not place.shape[1]:
         return []
     place = place[:, _agree(ones, place)]
-    return [Block(name, members, place, max(size, len(members)))] if place.shape[1] else []
+    return [Block(name, members, place, size)] if place.shape[1] else []
+
+
+def _apart(summaries: Sequence[RankSummary], block: Block) -> list[Block]:
+    """Where a communicator's ranks were not recorded, those that seem to be of one may be of
+    several alike, such as the tensor-parallel groups of a job. The ends tell here as well."""
+    ends = np.stack(
+        [
+            (summaries[int(m)].start_ns + summaries[int(m)].duration_ns)[p]
+            for m, p in zip(block.members, block.place, strict=True)
+        ]
+    )
+    first = summaries[int(block.members[0])]
+    symmetric = np.isin(first.kind[block.place[0]], [int(kind) for kind in SYMMETRIC])
+    if symmetric.any():
+        ends = ends[:, symmetric]
+    longest = np.max(
+        [
+            np.median(summaries[int(m)].duration_ns[p])
+            for m, p in zip(block.members, block.place, strict=True)
+        ]
+    )
+    limit = max(ENDS_AGREE_NS, ENDS_AGREE_FRAC * float(longest))
+    rest, found = np.arange(len(block.members)), []
+    while len(rest) > 1:
+        offset = (ends[rest] - ends[rest[0]]).astype(np.float64)
+        spread = np.median(np.abs(offset - np.median(offset, axis=1, keepdims=True)), axis=1)
+        spread[0] = -1.0
+        near = np.argsort(spread, kind="stable")[: block.size or None]
+        together = np.sort(rest[near[spread[near] <= limit]])
+        if len(together) > 1:
+            found.append(
+                Block(block.name, block.members[together], block.place[together], block.size)
+            )
+        rest = np.setdiff1d(rest, together)
+    return found
 
 
 def _counted(values: I64) -> I64:

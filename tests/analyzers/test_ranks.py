@@ -175,6 +175,21 @@ def test_communicators_are_compared_each_for_itself() -> None:
     assert found.wait_ns.tolist() == [0, 80_000, 40_000, 40_000]
 
 
+@pytest.mark.parametrize("size", [0, 2])
+def test_like_groups_whose_ranks_were_not_recorded_are_told_apart_by_their_ends(size: int) -> None:
+    """Two pairs, the same stream, the same operations: each waits only for its own partner."""
+    rng = np.random.default_rng(2)
+    n, who = 30, Communicator("", (), size, 0)
+    ends = [np.cumsum(rng.uniform(1000, 3000, n)) for _ in range(2)]
+    ranks = []
+    for r in range(4):
+        took = np.full(n, (100.0, 150.0, 400.0, 500.0)[r])
+        starts = (ends[r // 2] - took + 1e6 * r).tolist()
+        ranks.append(rank_of(r, took.tolist(), group=who, starts=starts))
+    found = compare_summaries(ranks)
+    assert found.wait_ns.tolist() == pytest.approx([0, 50e3 * n, 0, 100e3 * n], rel=1e-6)
+
+
 def tensor_and_data_parallel(n_steps: int) -> list[RankSummary]:
     """Four ranks: tensor-parallel pairs (0, 1) and (2, 3), data-parallel pairs (0, 2) and (1, 3).
 
