@@ -128,11 +128,11 @@ def _waiting_by_kind(g0: I64, host_end: I64, waiting: I64, host: HostActivity) -
     calls = host.blocking
     by_kind = {int(kind): np.zeros(len(g0), np.int64) for kind in Blocking}
     left = waiting.copy()
-    for kind, part in by_kind.items():
+    for kind, charged in by_kind.items():
         mine = np.isin(calls.lane, host.lanes) & (calls.kind == kind)
         spans = union(calls.start_ns[mine], calls.end_ns[mine])
-        part += np.minimum(covered(spans, g0, host_end), left)
-        left -= part
+        np.minimum(covered(spans, g0, host_end), left, out=charged)
+        left -= charged
     return by_kind
 
 

@@ -50,7 +50,8 @@ class ProfilerCost:
         low = np.searchsorted(self.time_ns, start_ns, side="left")
         high = np.searchsorted(self.time_ns, end_ns, side="left")
         cost = np.maximum(total[np.maximum(high, low)] - total[low], 0)
-        bounded: I64 = np.minimum(cost, (MAX_FRAC * np.maximum(end_ns - start_ns, 0)).astype(np.int64))
+        most = (MAX_FRAC * np.maximum(end_ns - start_ns, 0)).astype(np.int64)
+        bounded: I64 = np.minimum(cost, most)
         return bounded
 
 

@@ -7,7 +7,7 @@ line of work and each part of it was accounted once, so what is removed is subtr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ REMOVABLE = (
 """What can be taken out of a step: see `DevicePricing.change`."""
 
 RANGE_PERCENTILES = (10.0, 90.0)
-"""The interval of a gain spans the middle 80 % of the steps, so that one odd step does not set it."""
+"""The interval of a gain spans the middle 80 % of the steps: one odd step does not set it."""
 
 ALL_STEPS = 5
 """With at most five steps, percentiles would only interpolate: the range is all of them."""
@@ -180,7 +180,7 @@ class DevicePricing:
 class SerialPricing:
     """Prices a run whose device is the CPU: the parts of the step follow each other."""
 
-    BUCKETS = {
+    BUCKETS: ClassVar[dict[str, tuple[str, ...]]] = {
         "input": ("input",),
         "checkpoint": ("checkpoint",),
         "sync": ("sync",),

@@ -82,7 +82,10 @@ def row(name: str, cost: Cost | str, base: Cost | None) -> str:
         if base
         else ""
     )
-    return f"  {name:28} {cost.cpu_s:7.2f} s CPU {cost.wall_s:7.2f} s wall {cost.peak_mb:7.0f} MB  {ratio}"
+    return (
+        f"  {name:28} {cost.cpu_s:7.2f} s CPU {cost.wall_s:7.2f} s wall {cost.peak_mb:7.0f} MB"
+        f"  {ratio}"
+    )
 
 
 def main() -> None:

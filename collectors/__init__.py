@@ -1,1 +1,1 @@
-"""Recorders: one module a source. They record and never judge; torch is imported late, if at all."""
+"""Recorders: one module a source. They record and never judge; torch is imported late."""

@@ -22,7 +22,7 @@ def process_view() -> list[Record]:
 
     A GPU that cannot tell yields an empty list.
     """
-    from nvitop import Device  # noqa: PLC0415
+    from nvitop import Device
 
     now = time.monotonic_ns()
     return [Processes(scope=f"gpu:{device.index}", t=now, p=_of(device)) for device in Device.all()]

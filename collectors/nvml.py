@@ -40,7 +40,7 @@ def load_pynvml() -> ModuleType:
     Raises:
         ImportError: it is missing, or an abandoned package of the same name shadows it.
     """
-    import pynvml  # noqa: PLC0415
+    import pynvml
 
     wanted = ("_nvmlGetFunctionPointer", "nvmlDeviceGetFieldValues", "nvmlMemory_v2")
     if not all(hasattr(pynvml, name) for name in wanted):

@@ -74,7 +74,7 @@ class NodeLock:
 
     def take(self) -> bool:
         """True when it is ours now; False when another sampler of this run has it."""
-        import fcntl  # noqa: PLC0415  (Linux and macOS only)
+        import fcntl
 
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -217,7 +217,7 @@ class Samples:
 
     def frame(self, metric: str) -> pd.DataFrame:
         """One metric of all scopes as a long table: scope, time_ns, value, status."""
-        import pandas as pd  # noqa: PLC0415
+        import pandas as pd
 
         parts = [
             pd.DataFrame(

@@ -35,7 +35,7 @@ from gpuprof.analyzers.causes.base import (
     finding,
     too_little,
 )
-from gpuprof.analyzers.intervals import Spans, empty
+from gpuprof.analyzers.intervals import Spans
 from gpuprof.analyzers.places import lines_of, records_lines
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut

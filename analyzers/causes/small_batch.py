@@ -32,9 +32,9 @@ from gpuprof.analyzers.causes.base import (
     confidence,
     finding,
 )
+from gpuprof.analyzers.device_columns import sm_counts
 from gpuprof.analyzers.pricing import DevicePricing, trusted
 from gpuprof.analyzers.replay import Change, replay
-from gpuprof.analyzers.device_columns import sm_counts
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, RuledOut
 
@@ -87,7 +87,7 @@ def judge(run: RunView) -> Verdict:
     if waiting >= run.named_from:
         return RuledOut(
             cause=ID,
-            why=f"the run waits {percent(waiting)} of the step for input, longer with a larger batch",
+            why=f"the run waits {percent(waiting)} of the step for input: more with more samples",
         )
     memory = _memory_frac(run)
     if memory is not None and memory >= FULL_MEMORY_FRAC:

@@ -25,13 +25,11 @@ from gpuprof.readers.nccl_finish import LineKeeper, ProcessKeeper, date_log, nam
 from gpuprof.readers.nccl_grammar import (
     BARE,
     INFO_KINDS,
-    LAUNCHER_RANK,
-    PREFIX,
     RING_ORDER,
-    TIMESTAMP,
     TRANSPORT_FIELDS,
     TRANSPORTS,
 )
+from gpuprof.readers.nccl_prefix import LAUNCHER_RANK, PREFIX, TIMESTAMP
 from gpuprof.readers.nccl_rows import ROWS, transport
 from gpuprof.readers.nccl_tests_output import HEADER, bandwidths
 
