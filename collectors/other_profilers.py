@@ -21,6 +21,7 @@ from functools import wraps
 from typing import Any
 
 from gpuprof.collectors.hooks import patching
+from gpuprof.collectors.torch_profiler import OURS
 
 STARTS = (
     ("profile", "_prepare_trace"),
@@ -61,12 +62,15 @@ def _prepared() -> str:
     if kind is None:
         return ""
     for candidate in gc.get_objects():
-        mro = getattr(type(candidate), "__mro__", ())
-        if kind in mro and getattr(candidate, "profiler", None) is not None:
+        if kind in getattr(type(candidate), "__mro__", ()) and not getattr(candidate, OURS, False):
             action = getattr(candidate, "current_action", None)
-            if getattr(action, "name", "RECORD") != "NONE":
+            if getattr(candidate, "profiler", None) is not None and _name(action) == "WARMUP":
                 return "a torch profiler is in its warm-up"
     return ""
+
+
+def _name(action: Any) -> str:
+    return str(getattr(action, "name", ""))
 
 
 @contextmanager

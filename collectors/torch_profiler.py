@@ -33,6 +33,10 @@ WARM_UP_STEPS = 1
 for its own set-up (CUPTI's initialization takes seconds)."""
 
 
+OURS = "_gpuprof"
+"""Attribute of the profilers that are started here."""
+
+
 class WithheldError(Exception):
     """Why no window may open now, in words for the user."""
 
@@ -182,6 +186,7 @@ class TorchRecorder:
         )
         self._profile = profile  # before it starts, so that a failure half-way is stopped too
         self._thread = threading.get_ident()
+        setattr(profile, OURS, True)
         profile.start()
 
     def _close_window(self) -> None:

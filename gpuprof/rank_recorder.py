@@ -102,7 +102,8 @@ class RankRecorder:
         self._last_ns = time.perf_counter_ns()
         self._started_ns = self._last_ns
         self._times = StepTimes()
-        self._said = False
+        self.said = False
+        """Whether the user has been told of a failure."""
         self._counted: dict[str, int] = {}
 
     # ---- start --------------------------------------------------------------------------
@@ -281,7 +282,7 @@ class RankRecorder:
             self._sync.close()
             self._sync = None
         if torch.failure and torch.failure != failed:
-            self._said = True  # the recorder has said it
+            self.said = True  # the recorder has said it
             self.record.fail(torch.failure)
             self._save()
 
@@ -385,7 +386,7 @@ class RankRecorder:
             self._windows.close()
             if self._torch is not None and self._torch.failure:
                 self.record.fail(self._torch.failure)
-                self._said = True
+                self.said = True
         if self._sync is not None:
             with self.guard("unwatch the loop"):
                 self._sync.close()
@@ -455,9 +456,9 @@ class RankRecorder:
     def _say(self, text: str) -> None:
         """One line for the user; only the first, the others are in the record."""
         log.log(
-            logging.DEBUG if self._said else logging.WARNING, "gpuprof: %s; training goes on", text
+            logging.DEBUG if self.said else logging.WARNING, "gpuprof: %s; training goes on", text
         )
-        self._said = True
+        self.said = True
 
     def _save(self) -> None:
         if self.own:

@@ -114,7 +114,9 @@ class Session:
 
             conclude(recorder.folder, recorder.record, report=self._report, quiet=self._quiet)
         except Exception as error:
-            log.warning("gpuprof: no verdict: %s (the recording is in %s)", error, recorder.folder)
+            level = logging.DEBUG if recorder.said else logging.WARNING  # one line is enough
+            text = "gpuprof: no verdict: %s (the recording is in %s)"
+            log.log(level, text, error, recorder.folder)
 
     def _start(self) -> None:
         from gpuprof import process

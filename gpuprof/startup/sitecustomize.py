@@ -7,16 +7,15 @@ makes room for the `sitecustomize` that would have been imported without it.
 import sys
 
 
-def _stand_aside():
+def _stand_aside() -> None:
     """Takes this folder off the path, so that nothing in the job finds it."""
     import os
 
     own = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != own]
-    return own
 
 
-def _load(name, folder, file):
+def _load(name: str, folder: str, file: str) -> None:
     """Imports a package from its folder without putting it on the path."""
     import importlib.util
     import os
@@ -24,6 +23,8 @@ def _load(name, folder, file):
     spec = importlib.util.spec_from_file_location(
         name, os.path.join(folder, file), submodule_search_locations=[folder]
     )
+    if spec is None or spec.loader is None:
+        raise ImportError(file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -33,7 +34,7 @@ def _load(name, folder, file):
         raise
 
 
-def _hook():
+def _hook() -> None:
     import os
 
     folder = os.environ.get("GPUPROF_RUN_FOLDER")
@@ -52,13 +53,13 @@ def _hook():
         _tell(folder, error)
 
 
-def _arm():
+def _arm() -> None:
     from gpuprof.child import arm
 
     arm()
 
 
-def _tell(folder, error):
+def _tell(folder: str, error: Exception) -> None:
     """Leaves a word for the report; the job's own output stays its own."""
     import os
 
@@ -71,7 +72,7 @@ def _tell(folder, error):
         pass
 
 
-def _chain():
+def _chain() -> None:
     """Runs the sitecustomize that this one stands in front of, under its own name."""
     import importlib
 
@@ -81,7 +82,8 @@ def _chain():
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
-        sys.modules["sitecustomize"] = this
+        if this is not None:
+            sys.modules["sitecustomize"] = this
 
 
 _stand_aside()
