@@ -249,9 +249,11 @@ def is_run(path: Path) -> bool:
         return False
     if (path / MANIFEST).is_file():
         record = _read(path / MANIFEST, Manifest)
-        if isinstance(record, Manifest):
+        # Other programs write a manifest.json, too: ours names its job.
+        if isinstance(record, Manifest) and record.job:
             return True
-    return any(_RANK_NAME.fullmatch(p.name) for p in files_in(path))
+    ranks = (p for p in files_in(path) if _RANK_NAME.fullmatch(p.name))
+    return any(isinstance(r := _read(p, RankRecord), RankRecord) and r.job for p in ranks)
 
 
 def load(path: str | os.PathLike[str]) -> Run:
