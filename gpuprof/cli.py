@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuprof import __version__
+from gpuprof.commands.attach import attach
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def cli(context: click.Context, debug: bool) -> None:
     Examples:
       gpuprof demo                       a real training loop with a planted fault, diagnosed
       gpuprof run -- python train.py     a job of your own, recorded and diagnosed
+      gpuprof attach --pid 4711          a job that runs already, from outside
       gpuprof analyze trace.json.gz      the verdict on a recorded trace
       gpuprof analyze traces/            all ranks of a job in one diagnosis
     """
@@ -245,6 +247,9 @@ def run(
     )
     tell_verdict(ended, report=not no_report, quiet=quiet)
     end_like(ended.status)
+
+
+cli.add_command(attach)
 
 
 def _own_cores() -> int:

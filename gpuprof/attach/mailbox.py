@@ -1,0 +1,130 @@
+"""The folder through which gpuprof and its agent talk.
+
+It lies in the target's own temporary folder, is the target's user's, and closed to everybody else.
+Seen from here it is below `/proc/PID/root`, so a container's is reached like any other. What the
+agent writes is input from a stranger: sizes are bounded, links are not followed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpuprof.errors import GpuprofError
+
+PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+MAX_WORD_BYTES = 256 << 20
+"""An agent's observations of an hour are some 20 MB."""
+MAX_TRACE_BYTES = 16 << 30
+FREE_BYTES = 256 << 20
+"""A window of ten steps is some 10 MB, one of a large model ten times that."""
+
+
+class Mailbox:
+    """One attachment's folder. here: as this process sees it; there: as the target does."""
+
+    def __init__(self, here: Path, there: str) -> None:
+        self.here, self.there = here, there
+
+    def put(self, name: str, value: object) -> None:
+        """Says a word to the agent: whole or not at all.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        unfinished = self.here / f"{name}.new"
+        unfinished.write_bytes(msgspec.json.encode(value))
+        unfinished.replace(self.here / name)
+
+    def get(self, name: str) -> Any:
+        """A word of the agent's; None where there is none, or none that can be read."""
+        try:
+            file = os.open(self.here / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            if os.fstat(file).st_size > MAX_WORD_BYTES:
+                return None
+            with os.fdopen(file, "rb", closefd=False) as words:
+                return msgspec.json.decode(words.read())
+        except (OSError, msgspec.MsgspecError):
+            return None
+        finally:
+            os.close(file)
+
+    def has(self, name: str) -> bool:
+        return (self.here / name).exists()
+
+    def renew(self) -> None:
+        """Tells the agent that somebody is still there."""
+        with suppress(OSError):
+            lease = self.here / "lease"
+            lease.touch()
+            os.utime(lease)
+
+    def wait(self, name: str, timeout_s: float, alive: Callable[[], bool]) -> Any:
+        """The agent's word, once it comes; None where it does not, or the target ends."""
+        until = time.monotonic() + timeout_s
+        while True:
+            found = self.get(name)
+            if found is not None or time.monotonic() > until or not alive():
+                return found
+            time.sleep(0.02)
+
+    def cancel(self) -> None:
+        """Takes the agent's text away: a line that runs late then finds nothing."""
+        with suppress(OSError):
+            (self.here / "agent.py").unlink()
+
+    def remove(self) -> None:
+        """Removes the folder with all that is in it."""
+        shutil.rmtree(self.here, ignore_errors=True)
+
+
+def make(pid: int, agent: str) -> Mailbox:
+    """Makes a mailbox for a process, with the agent's text in it.
+
+    Raises:
+        GpuprofError: there is no folder that both sides can use.
+    """
+    root = Path(f"/proc/{pid}/root")
+    owner = root.parent.stat()
+    why = "it has no temporary folder"
+    for place in PLACES:
+        parent = root / place.lstrip("/")
+        try:
+            if parent.is_symlink() or not parent.is_dir():
+                continue
+            space = os.statvfs(parent)
+            if space.f_bavail * space.f_frsize < FREE_BYTES:
+                why = f"{place} has less than {FREE_BYTES >> 20} MiB free"
+                continue
+            name = f"gpuprof-attach-{secrets.token_hex(8)}"
+            here = parent / name
+            here.mkdir(mode=0o700)
+            box = Mailbox(here, f"{place}/{name}")
+            try:
+                (here / "agent.py").write_text(agent)
+                (here / "lease").touch()
+                if os.geteuid() != owner.st_uid:
+                    for path in (here / "agent.py", here / "lease", here):
+                        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+            except OSError:
+                box.remove()
+                raise
+        except OSError as error:
+            why = f"{place}: {error.strerror or error}"
+            continue
+        return box
+    raise GpuprofError(
+        f"nothing can be written where process {pid} could read it ({why})",
+        hint="free space there, or use --no-inject",
+    )

@@ -1,0 +1,107 @@
+"""What can be seen of a process without putting anything into it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpuprof.attach import access, assemble
+from gpuprof.attach.record import Told, sample, start_folder
+from gpuprof.attach.targets import Target
+
+RATE_HZ = 100
+"""py-spy at this rate costs a busy loop some 8 % while it runs, all of it in py-spy's own core."""
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def observe(
+    targets: Sequence[Target],
+    ways: Sequence[access.Access],
+    folder: Path,
+    seconds: float,
+    told: Told,
+) -> list[str]:
+    """Samples GPUs, host and the processes, and stacks where py-spy is installed and allowed.
+
+    Returns:
+        What was seen, in lines for a person.
+
+    Raises:
+        GpuprofError: the run directory can't be written.
+    """
+    job = f"attach-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    start_folder(folder, job, targets)
+    records = [assemble.describe(target, job) for target in targets]
+    if len({one.rank for one in records}) < len(records):
+        for number, one in enumerate(records):
+            one.rank = number
+    sampler = sample(folder, records)
+    before = [_cpu_s(target.pid) for target in targets]
+    spies = [
+        _spy(target, one.rank, folder, seconds)
+        for target, one in zip(targets, records, strict=True)
+    ]
+    began = time.monotonic()
+    with suppress(KeyboardInterrupt):
+        while time.monotonic() - began < seconds and any(target.alive() for target in targets):
+            told("observing", int(time.monotonic() - began), int(seconds))
+            time.sleep(0.1)
+    spent_s = time.monotonic() - began
+    lines = []
+    for target, way, one, cpu_s, spy in zip(targets, ways, records, before, spies, strict=True):
+        assemble.take_cores(one)
+        now_s = _cpu_s(target.pid)
+        if now_s is not None and cpu_s is not None:
+            busy = (now_s - cpu_s) / spent_s
+            lines.append(f"process {target.pid} used {busy:.2f} cores over {spent_s:.0f} s")
+        else:
+            lines.append(f"process {target.pid} ended while it was observed")
+        one.notes.append("nothing was put into the process: no steps and no operators are known")
+        lines.append(_end_spy(spy, way))
+        with suppress(OSError):
+            assemble.finish(one, folder)
+    if sampler is not None:
+        with suppress(OSError):
+            sampler.stop([one.pid for one in records])
+    return list(dict.fromkeys(lines))
+
+
+def _cpu_s(pid: int) -> float | None:
+    """CPU time that the process has used."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+def _spy(target: Target, rank: int, folder: Path, seconds: float) -> subprocess.Popen[bytes] | None:
+    program = shutil.which("py-spy")
+    if program is None:
+        return None
+    out = folder / f"stacks-rank{rank:05d}.collapsed"
+    command = [program, "record", "--pid", str(target.pid), "--rate", str(RATE_HZ), "--threads"]
+    command += ["--nonblocking", "--format", "raw", "--output", str(out)]
+    command += ["--duration", str(max(1, round(seconds)))]
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, **quiet)
+
+
+def _end_spy(spy: subprocess.Popen[bytes] | None, way: access.Access) -> str:
+    if spy is None:
+        return "no stacks were recorded: pip install py-spy for them"
+    try:
+        _, errors = spy.communicate(timeout=5)
+    except subprocess.TimeoutExpired:
+        spy.send_signal(signal.SIGINT)
+        _, errors = spy.communicate()
+    if spy.returncode == 0:
+        return "stacks were recorded by py-spy"
+    last = errors.decode(errors="replace").strip().splitlines()[-1:]
+    return f"no stacks were recorded: {way.why or ''.join(last)}"

@@ -1,0 +1,193 @@
+"""`gpuprof attach`: records a job that runs already, from outside, and gives the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprof.errors import GpuprofError
+
+if TYPE_CHECKING:
+    from gpuprof.attach.access import Access
+    from gpuprof.attach.record import Recorded
+    from gpuprof.attach.targets import Target
+
+OBSERVED_S = 10.0
+"""How long --no-inject observes where no --duration is given."""
+LONGEST_S = 60.0
+"""The agent's own bound of a window."""
+
+
+@click.command()
+@click.option(
+    "--pid",
+    "pids",
+    type=click.IntRange(min=1),
+    multiple=True,
+    required=True,
+    help="The process, or its launcher (torchrun, accelerate, mpirun): all ranks below it."
+    " May be given several times.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1, max=1000),
+    help="Steps to record.  [default: 10]",
+)
+@click.option(
+    "--duration",
+    type=click.FloatRange(min=0.1, max=LONGEST_S),
+    help="Seconds to record, in whole steps, instead of --steps.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False),
+    help="Run directory.  [default: gpuprof-runs/TIME-PID]",
+)
+@click.option(
+    "--no-inject",
+    is_flag=True,
+    help="Put nothing into the process: samples from outside, no trace.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1, max=100),
+    default=1,
+    show_default=True,
+    help="Windows to record, some seconds apart.",
+)
+@click.option("--no-attribution", is_flag=True, help="Record no window with stacks and shapes.")
+def attach(
+    pids: tuple[int, ...],
+    steps: int | None,
+    duration: float | None,
+    out: str | None,
+    no_inject: bool,
+    dry_run: bool,
+    repeat: int,
+    no_attribution: bool,
+) -> None:
+    """Record a job that runs already and knows nothing of gpuprof.
+
+    The job goes on as if nothing had been: what is put into it is taken out again. Needs the right
+    to trace the process (the same user, or root); docs/attach.md says what is read and written.
+
+    \b
+    Examples:
+      gpuprof attach --pid 4711
+      gpuprof attach --pid $(pgrep torchrun) --steps 20
+      gpuprof attach --pid 4711 --dry-run
+    """
+    if steps is not None and duration is not None:
+        raise click.UsageError("--steps and --duration exclude each other")
+    from gpuprof.attach import access, targets
+    from gpuprof.attach.record import Wanted
+    from gpuprof.process import default_folder
+
+    found = [target for pid in dict.fromkeys(pids) for target in targets.find(pid)]
+    ways = [access.look(target) for target in found]
+    if dry_run:
+        for target, way in zip(found, ways, strict=True):
+            click.echo("\n".join(access.plan(target, way, inject=not no_inject)))
+        return
+    folder = Path(out) if out else default_folder()
+    if no_inject:
+        _observe(found, ways, folder, duration or OBSERVED_S)
+        return
+    for way in ways:
+        if way.way == access.NONE:
+            raise GpuprofError(way.why, hint=_allow(way.remedy))
+    wanted = Wanted(
+        steps=steps or 10,
+        seconds=duration or 0.0,
+        repeat=repeat,
+        attribution=not no_attribution,
+    )
+    _record(found, ways, folder, wanted)
+
+
+def _allow(remedy: str) -> str:
+    less = "--no-inject samples it from outside"
+    return f"{remedy}; {less}" if remedy else less
+
+
+def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wanted: object) -> None:
+    from gpuprof.attach.record import Wanted, record
+    from gpuprof.cli import _progress
+    from gpuprof.conclude import complete_manifest
+
+    assert isinstance(wanted, Wanted)
+    click.echo(_said(found, ways), err=True)
+    with _progress() as told:
+        done = record(found, ways, folder, wanted, told or _nothing)
+    complete_manifest(folder)
+    problem = _problem(done)
+    if not done.has_trace:
+        raise GpuprofError(problem or "no step was recorded", hint=f"what was seen is in {folder}")
+    for line in _stops(done):
+        click.echo(line, err=True)
+    _verdict(folder)
+    if problem:
+        raise GpuprofError(problem, hint="the verdict is of the steps until then")
+
+
+def _verdict(folder: Path) -> None:
+    from gpuprof.api import analyze_paths
+    from gpuprof.cli import _deliver, _progress
+
+    with _progress() as told:
+        analysis = analyze_paths(folder, progress=told)
+    _deliver(analysis, str(folder), None, "text", files=True)
+
+
+def _said(found: Sequence[Target], ways: Sequence[Access]) -> str:
+    names = ", ".join(str(target.pid) for target in found[:8])
+    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+    what = "process" if len(found) == 1 else f"{len(found)} processes"
+    return f"Attaching to {what} {names}{more} by {ways[0].way}; Ctrl-C ends it early."
+
+
+def _stops(done: Recorded) -> list[str]:
+    """What it cost the job."""
+    if not done.stopped_ns:
+        return []
+    longest = max(done.stopped_ns) / 1e6
+    stall = max((one.overhead.windows_ms for one in done.records), default=0.0)
+    return [
+        f"One thread stood still for {longest:.1f} ms; starting and stopping the profiler held"
+        f" the loop up for {stall:.0f} ms in all. The job goes on without gpuprof."
+    ]
+
+
+def _problem(done: Recorded) -> str:
+    """What went wrong, in one line; "" where nothing did."""
+    if done.gone:
+        steps = max((sum(w.steps for w in one.windows) for one in done.records), default=0)
+        return f"process {done.gone[0]} ended inside the window, after {steps} recorded steps"
+    if done.stuck:
+        where = f"; its main thread was in {done.lines[0][1]}" if done.lines else ""
+        return f"process {done.stuck[0]} has ended no step for a minute{where}"
+    if done.interrupted and not done.has_trace:
+        return "interrupted before a step was recorded"
+    failures = [failure.text for one in done.records for failure in one.failures]
+    return "" if done.has_trace else next(iter(failures), "")
+
+
+def _observe(found: Sequence[Target], ways: Sequence[Access], folder: Path, seconds: float) -> None:
+    from gpuprof.attach.outside import observe
+    from gpuprof.cli import _progress
+    from gpuprof.conclude import complete_manifest
+
+    with _progress() as told:
+        lines = observe(found, ways, folder, seconds, told or _nothing)
+    complete_manifest(folder)
+    for line in lines:
+        click.echo(line)
+    _verdict(folder)
+
+
+def _nothing(what: str, done: int, total: int) -> None:
+    pass
