@@ -6,6 +6,7 @@ Exit status: 0 done; 2 wrong input or usage (one line on standard error); 3 a ga
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -96,6 +97,7 @@ def analyze(
       gpuprof analyze rank0.json.gz rank1.json.gz --out report
       gpuprof analyze traces/ --json -
     """
+    _save_start_up()
     from gpuprof.api import analyze_paths
 
     with _progress() as told:
@@ -250,6 +252,16 @@ def run(
 
 
 cli.add_command(attach)
+
+
+def _save_start_up() -> None:
+    """Saves what a command that starts no other process need not pay.
+
+    Nothing here does linear algebra: the threads that NumPy would start for it cost a tenth of a
+    second. And it makes few cycles and then ends: collecting them would cost as much again.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    gc.disable()
 
 
 def _own_cores() -> int:
