@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.analyzers.budget import StepBudget, device_work, step_budget
+from gpuprof.analyzers.budget import StepBudget, Work, device_work, step_budget
 from gpuprof.analyzers.cpu import cpu_work
 from gpuprof.analyzers.host import HostActivity, host_activity
+from gpuprof.analyzers.intervals import empty
 from gpuprof.analyzers.kernels import is_communication
 from gpuprof.analyzers.launches import Launches, find_launches
 from gpuprof.analyzers.overhead import ProfilerCost, profiler_cost
@@ -82,6 +83,10 @@ class RankAccount:
         """The same with a trace of later steps that has stacks, used for lines only."""
         return replace(self, attribution=attribution)
 
+    def without_account(self) -> RankAccount:
+        """The same where the busy time of the device was not recorded: all of it is unknown."""
+        return replace(self, devices=tuple(_unknown(device, self.trace) for device in self.devices))
+
     @property
     def main(self) -> DeviceAccount:
         """The device that did most."""
@@ -98,7 +103,7 @@ def account_rank(trace: Trace, rank: int) -> RankAccount:
     launches = find_launches(trace)
     marks = find_marks(trace)
     host = host_activity(trace, launches, marks.lane)
-    limits = kernel_limits(trace, launches.row)
+    limits = kernel_limits(trace, launches=launches)
     category = trace.category[trace.device.rows]
     collective = trace.name_mask(is_communication)[trace.device.rows]
     collective &= category == Category.KERNEL
@@ -177,6 +182,16 @@ def _account_cpu(parts: _Parts) -> DeviceAccount:
     nothing = np.zeros(0, np.int64)
     budget = step_budget(steps, work, nothing, parts.collective, parts.launches, parts.host)
     return DeviceAccount(CPU, None, "CPU", nothing, budget, None, SerialPricing(budget))
+
+
+def _unknown(device: DeviceAccount, trace: Trace) -> DeviceAccount:
+    steps = device.budget.steps
+    per_step = {bucket: np.zeros_like(steps.start_ns) for bucket in device.budget.per_step_ns}
+    per_step["unknown"] = steps.end_ns - steps.start_ns
+    work = Work(empty(), empty(), empty())
+    budget = replace(device.budget, work=work, per_step_ns=per_step)
+    name = trace.meta.devices[0].name if trace.meta.devices else ""
+    return replace(device, name=name, budget=budget, program=None, pricing=None)
 
 
 def _crosses_the_bus(name: str) -> bool:

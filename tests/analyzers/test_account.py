@@ -10,6 +10,7 @@ from fixtures.runs import Job, cpu_training, training
 from fixtures.traces import TraceBuilder
 from gpuprof.analyzers.account import CPU, account_rank
 from gpuprof.analyzers.pricing import DevicePricing, SerialPricing
+from gpuprof.analyzers.roofline import Basis
 
 
 def test_rows_are_sorted_by_what_they_are() -> None:
@@ -90,3 +91,22 @@ def test_rows_of_the_file_in_any_order_give_the_same_account() -> None:
 def replace_events(builder: TraceBuilder) -> TraceBuilder:
     order = np.random.default_rng(5).permutation(len(builder._events))
     return replace(builder, _events=[builder._events[i] for i in order])
+
+
+def test_shapes_of_the_launching_operator_decide_what_limits_its_kernel() -> None:
+    """A product with recorded shapes is rated by its FLOPs, not by its kernel's family."""
+    trace = (
+        TraceBuilder()
+        .op(
+            "aten::mm",
+            start_us=0,
+            dur_us=60,
+            dims=[[4096, 4096], [4096, 4096]],
+            types=["float", "float"],
+        )
+        .launch_kernel("ampere_sgemm_128x64_tn", launch_us=10, start_us=20, dur_us=9000)
+        .trace()
+    )
+    limits = account_rank(trace, 0).limits
+    assert limits.basis.tolist() == [Basis.SHAPES]
+    assert limits.flops.tolist() == [2 * 4096**3]
