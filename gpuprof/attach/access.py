@@ -46,7 +46,7 @@ def look(target: Target) -> Access:
     try:
         maps = elf.mappings(pid)
         os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC))
-        executable = os.readlink(f"/proc/{pid}/exe")
+        executable = os.fspath(Path(f"/proc/{pid}/exe").readlink())
     except OSError as error:
         if not target.alive() or isinstance(error, FileNotFoundError):
             return Access(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import statistics
@@ -149,7 +150,7 @@ def take_steps(record: run.RankRecord, observed: dict[str, Any], out: Path) -> N
     record.steps = max(0, len(beats) - 1)
     record.steps_source = _text(observed.get("source")) or "none"
     log = StepLog(out, record.rank)
-    for before, now in zip(beats, beats[1:], strict=False):
+    for before, now in itertools.pairwise(beats):
         log.add(max(0, now - before), now)
     log.close()
     spans = [
@@ -158,7 +159,7 @@ def take_steps(record: run.RankRecord, observed: dict[str, Any], out: Path) -> N
     ]
     outside = [
         now - before
-        for before, now in zip(beats, beats[1:], strict=False)
+        for before, now in itertools.pairwise(beats)
         if not any(start <= now and before <= end for start, end in spans)
     ]
     if outside:

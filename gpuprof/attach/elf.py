@@ -147,7 +147,7 @@ def find_interpreter(pid: int, maps: list[Mapping]) -> Interpreter | None:
     Raises:
         OSError: the process is gone, or may not be looked at.
     """
-    executable = os.readlink(f"/proc/{pid}/exe")
+    executable = os.fspath(Path(f"/proc/{pid}/exe").readlink())
     first: dict[str, Mapping] = {}
     for mapping in maps:
         if mapping.path.startswith("/") and mapping.offset == 0:

@@ -48,9 +48,17 @@ class Entered:
     seconds: float
 
 
+PARTS = ("agent_hooks", "agent_windows", "agent")
+
+
 def agent_text() -> str:
-    """The agent's source: it travels to the target as text."""
-    return (Path(__file__).parent / "agent.py").read_text(encoding="utf-8")
+    """The agent's source as one text, which is how it travels to the target."""
+    text = "from __future__ import annotations\n"
+    for part in PARTS:
+        source = (Path(__file__).parent / f"{part}.py").read_text(encoding="utf-8")
+        lines = source.splitlines(keepends=True)
+        text += "".join(x for x in lines if not x.startswith(("from __future__", "from gpuprof.")))
+    return text
 
 
 def enter(target: Target, way: str, config: dict[str, object]) -> Entered:

@@ -30,7 +30,8 @@ from gpuprof.errors import GpuprofError
 
 _CODE = bytes.fromhex(
     # lea -128(%rsp),%rsp  the red zone stays; pushfq; cld; push of the 15 general registers
-    "488d6424809cfc505152535556574150415141524153415441554156 4157"
+    "488d6424809cfc505152535556574150415141524153415441554156"
+    "4157"
     # mov %rsp,%rbp; sub $0x4000,%rsp; and $-64,%rsp  room for xsave
     "4889e54881ec004000004883e4c0"
     # zero xsave's header: lea 512(%rsp),%rdi; xor %eax,%eax; mov $8,%ecx; rep stosq
@@ -140,8 +141,8 @@ def _refused(pid: int, error: OSError) -> str:
 def _threads(pid: int) -> list[int]:
     """Threads by how little they would be missed: sleeping ones first, the main thread last."""
     asleep, others = [], []
-    for name in os.listdir(f"/proc/{pid}/task"):
-        number = int(name)
+    for entry in Path(f"/proc/{pid}/task").iterdir():
+        number = int(entry.name)
         try:
             state = Path(f"/proc/{pid}/task/{number}/syscall").read_text().split()
         except OSError:
@@ -227,8 +228,8 @@ def _check(
 def _onwards(registers: ptrace.Registers, memory: int) -> ptrace.Registers:
     """The registers with which the thread goes on: an interrupted call is made again, as the
     kernel itself would have it."""
-    call = ctypes_signed(registers["orig_rax"])
-    result = ctypes_signed(registers["rax"])
+    call = _signed(registers["orig_rax"])
+    result = _signed(registers["rax"])
     if call < 0 or not (result in _RESTARTS or result == _RESTART_BLOCK):
         return dict(registers)
     at = registers["rip"] - len(_SYSCALL)
@@ -238,7 +239,7 @@ def _onwards(registers: ptrace.Registers, memory: int) -> ptrace.Registers:
     return {**registers, "rax": number, "rip": at}
 
 
-def ctypes_signed(value: int) -> int:
+def _signed(value: int) -> int:
     """An unsigned 64-bit number read as a signed one."""
     return value - (1 << 64) if value >= 1 << 63 else value
 

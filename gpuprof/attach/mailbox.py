@@ -20,7 +20,7 @@ import msgspec
 
 from gpuprof.errors import GpuprofError
 
-PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 MAX_WORD_BYTES = 256 << 20
 """An agent's observations of an hour are some 20 MB."""
 MAX_TRACE_BYTES = 16 << 30

@@ -89,8 +89,13 @@ def _spy(target: Target, rank: int, folder: Path, seconds: float) -> subprocess.
     command = [program, "record", "--pid", str(target.pid), "--rate", str(RATE_HZ), "--threads"]
     command += ["--nonblocking", "--format", "raw", "--output", str(out)]
     command += ["--duration", str(max(1, round(seconds)))]
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-    return subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, **quiet)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 def _end_spy(spy: subprocess.Popen[bytes] | None, way: access.Access) -> str:

@@ -23,10 +23,13 @@ _WAIT_ALL = 0x40000000
 _EVENT_STOP = 128
 _CODE_64_BIT = 0x33
 
+# fmt: off
 NAMES = (
-    "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss"
-    " fs_base gs_base ds es fs gs"
-).split()
+    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9",
+    "r8", "rax", "rcx", "rdx", "rsi", "rdi", "orig_rax", "rip", "cs",
+    "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs",
+)
+# fmt: on
 _LAYOUT = struct.Struct(f"<{len(NAMES)}Q")
 _MASK = (1 << 64) - 1
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import select
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,8 +94,8 @@ def read_process(pid: int) -> Process | None:
 def process_table() -> dict[int, Process]:
     """All processes that can be seen, by pid."""
     table = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and (process := read_process(int(name))) is not None:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and (process := read_process(int(entry.name))) is not None:
             table[process.pid] = process
     return table
 

@@ -6,6 +6,7 @@ collectives tie them, so the ends of their steps say which counts belong togethe
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -25,7 +26,7 @@ def common_start(beats: Mapping[int, tuple[int, Sequence[int]]]) -> dict[int, in
     """
     if any(len(ends) < FEWEST_BEATS for _, ends in beats.values()):
         return None
-    lengths = [b - a for _, ends in beats.values() for a, b in zip(ends, ends[1:], strict=False)]
+    lengths = [b - a for _, ends in beats.values() for a, b in itertools.pairwise(ends)]
     step_ns = max(1.0, statistics.median(lengths))
     latest = min(ends[-1] for _, ends in beats.values())
     numbers = {}

@@ -1,0 +1,171 @@
+"""Part of the agent's text: hooks in the target's libraries, and how they come out again.
+
+Like all parts: standard library only, Python 3.8 and newer; see `agent`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+LOADER_PATIENCE = 8
+"""So many batches without an optimizer step, and batches are the steps (as in a session)."""
+MOST_EVENTS = 200000
+STARTS = (
+    ("profile", "__enter__"),
+    ("profile", "_prepare_trace"),
+    ("profile", "_start_trace"),
+    ("emit_nvtx", "__enter__"),
+    ("emit_itt", "__enter__"),
+)
+"""Where the profilers of torch.autograd.profiler start."""
+
+
+class Hooks:
+    """Sees steps, waits and writes. `agent` is told: `beat()` at a step's end, `make_room()` before
+    a profiler of the program's own starts."""
+
+    def __init__(self, agent: Any) -> None:
+        self.agent = agent
+        self.pid = os.getpid()
+        self.main = threading.main_thread().ident
+        self.off = False
+        self.undo: list[Any] = []
+        self.events: list[tuple[str, int, int]] = []  # what, start and length in ns
+        self.source = "none"
+        self.beat_of = 0
+        self.fetches = 0
+
+    def put(self, torch: Any) -> None:
+        """Puts all hooks in."""
+        optimizers = sys.modules.get("torch.optim.optimizer")
+        if hasattr(optimizers, "_global_optimizer_post_hooks"):
+            self._hook_optimizers(optimizers)
+        loaders: Any = sys.modules.get("torch.utils.data.dataloader")
+        if hasattr(loaders, "_BaseDataLoaderIter"):
+            self.patch(loaders._BaseDataLoaderIter, "__next__", self._timed_fetch)
+        self.patch(torch, "save", lambda original: self._named(original, "torch.save"))
+        self.patch(os, "fsync", lambda original: self._named(original, "os.fsync"))
+        profilers = sys.modules.get("torch.autograd.profiler")
+        for kind, name in STARTS:
+            owner = getattr(profilers, kind, None)
+            if owner is not None and name in vars(owner):
+                self.patch(owner, name, self._giving_way)
+
+    def take_out(self) -> None:
+        """Takes everything back, the last first."""
+        self.off = True
+        while self.undo:
+            try:
+                self.undo.pop()()
+            except Exception as error:
+                self.agent.error(f"could not undo a hook: {error}")
+
+    def patch(self, owner: Any, name: str, make: Any) -> None:
+        """Replaces an attribute by `make(original)`; undone only while it is still on top."""
+        had = name in vars(owner)
+        original = getattr(owner, name)
+        replacement = make(original)
+        for what in ("__name__", "__qualname__", "__doc__", "__module__"):
+            try:
+                setattr(replacement, what, getattr(original, what))
+            except (AttributeError, TypeError):
+                pass
+        replacement.__wrapped__ = original
+
+        def undo() -> None:
+            if vars(owner).get(name) is replacement:
+                if had:
+                    setattr(owner, name, original)
+                else:
+                    delattr(owner, name)
+
+        setattr(owner, name, replacement)
+        self.undo.append(undo)
+
+    def _hook_optimizers(self, optimizers: Any) -> None:
+        """Adds a hook for all optimizers without touching the table that may be iterated right
+        now: a copy takes its place, and the first table comes back at the end."""
+        before = optimizers._global_optimizer_post_hooks
+        table = type(before)(before)
+        key = -self.pid  # torch counts its own from 0 up
+        table[key] = self.optimizer_stepped
+        known = set(table)
+        optimizers._global_optimizer_post_hooks = table
+
+        def undo() -> None:
+            table[key] = nothing  # a value in place: no iteration minds
+            is_on_top = optimizers._global_optimizer_post_hooks is table
+            if is_on_top and known.issuperset(
+                table
+            ):  # else the program has put hooks of its own in
+                optimizers._global_optimizer_post_hooks = before
+
+        self.undo.append(undo)
+
+    def _timed_fetch(self, original: Any) -> Any:
+        def fetched(iterator: Any) -> Any:
+            if self.off or os.getpid() != self.pid:
+                return original(iterator)
+            began = time.time_ns()
+            batch = original(iterator)
+            self._note("input", began)
+            self.batch_fetched()
+            return batch
+
+        return fetched
+
+    def _named(self, original: Any, label: str) -> Any:
+        def named(*arguments: Any, **keywords: Any) -> Any:
+            if self.off or os.getpid() != self.pid:
+                return original(*arguments, **keywords)
+            began = time.time_ns()
+            span = None
+            if self.agent.is_recording() and threading.get_ident() == self.main:
+                span = sys.modules["torch"].profiler.record_function(label)
+                span.__enter__()
+            try:
+                return original(*arguments, **keywords)
+            finally:
+                if span is not None:
+                    span.__exit__(None, None, None)
+                self._note("checkpoint", began)
+
+        return named
+
+    def _giving_way(self, original: Any) -> Any:
+        def start(*arguments: Any, **keywords: Any) -> Any:
+            if not self.off and os.getpid() == self.pid:
+                self.agent.make_room()
+            return original(*arguments, **keywords)
+
+        return start
+
+    def _note(self, what: str, began: int) -> None:
+        if len(self.events) < MOST_EVENTS:
+            self.events.append((what, began, time.time_ns() - began))
+
+    def optimizer_stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
+        """Told by torch after each step of any optimizer; the first one seen sets the beat."""
+        if os.getpid() != self.pid or threading.get_ident() != self.main:
+            return
+        if self.source != "optimizer" and not self.agent.is_recording():
+            self.source, self.beat_of = "optimizer", id(optimizer)
+        if id(optimizer) == self.beat_of and self.source == "optimizer":
+            self.agent.beat()
+
+    def batch_fetched(self) -> None:
+        """Told after each batch: without any optimizer, batches are the steps."""
+        if self.source == "optimizer" or threading.get_ident() != self.main:
+            return
+        self.fetches += 1
+        if self.fetches > LOADER_PATIENCE:
+            self.source = "loader"
+            self.agent.beat()
+
+
+def nothing(*arguments: Any, **keywords: Any) -> None:
+    """Takes the place of a hook that can't be taken out."""

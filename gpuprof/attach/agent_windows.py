@@ -1,0 +1,169 @@
+"""Part of the agent's text: windows of torch.profiler. All of it runs on the main thread, but
+`export`: torch.profiler crashes when one thread starts it and another one stops it.
+
+Like all parts: standard library only, Python 3.8 and newer; see `agent`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+LONGEST_WINDOW_S = 60.0
+"""A window is cut here: its events fill memory, and stopping it stalls the loop."""
+WARM_UP_STEPS = 1
+
+
+class Windows:
+    """The windows of a plan, one after the other.
+
+    plan: those to come, the open one first; each a dictionary with kind, file, steps, seconds,
+    stacks, shapes and apart (seconds after the one before). recorded: those that are written.
+    """
+
+    def __init__(self, plan: list[dict[str, Any]], error: Any) -> None:
+        self.plan = plan
+        self.error = error
+        self.recorded: list[dict[str, Any]] = []
+        self.finished: list[tuple[Any, dict[str, Any]]] = []
+        self.profile: Any = None
+        self.window: dict[str, Any] = {}
+        self.ours = False
+        self.timed = False
+        self.steps = 0
+        self.from_ns = 0
+        self.ready_s = time.monotonic()
+
+    @property
+    def done_steps(self) -> int:
+        """Whole steps in the open window."""
+        return max(0, self.steps - WARM_UP_STEPS) if self.profile is not None else 0
+
+    @property
+    def left(self) -> int:
+        """Windows that are not on disk yet."""
+        return len(self.plan) + len(self.finished)
+
+    def may_open(self) -> bool:
+        return bool(self.plan) and self.profile is None and time.monotonic() >= self.ready_s
+
+    def open(self, step: int, timed: bool = False) -> None:
+        """Starts the profiler. timed: without steps, in the middle of something."""
+        torch = sys.modules["torch"]
+        window = self.plan[0]
+        reason = in_the_way(torch)
+        if reason:
+            self.plan.clear()
+            self.error(reason)
+            return
+        if window["stacks"] and (sys.getprofile() is not None or sys.gettrace() is not None):
+            self.plan.pop(0)
+            self.error("no window with stacks: a tracer or profiler of Python's own is set")
+            return
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        action = torch.profiler.ProfilerAction
+        began = time.time_ns()
+        profile = torch.profiler.profile(
+            activities=activities,
+            schedule=lambda number: action.RECORD if number or timed else action.WARMUP,
+            on_trace_ready=lambda finished: None,
+            record_shapes=window["shapes"],
+            with_stack=window["stacks"],
+        )
+        if timed:
+            profile.record_steps = False
+        self.profile, self.window, self.timed = profile, window, timed
+        self.steps, self.from_ns = 0, began if timed else 0
+        self._as_ours(profile.start)
+        window["start_ns"] = time.time_ns() - began
+        window["first_step"] = step + WARM_UP_STEPS
+
+    def step(self) -> None:
+        """A step has ended: the next one is recorded, or the window is complete."""
+        if self.timed:
+            return
+        self.steps += 1
+        done = self.steps - WARM_UP_STEPS
+        length_s = (time.time_ns() - self.from_ns) / 1e9 if self.from_ns else 0.0
+        wanted = self.window["steps"]
+        is_over = done >= wanted if wanted else length_s >= self.window["seconds"]
+        if is_over or length_s >= LONGEST_WINDOW_S:
+            self.close()
+            return
+        self._as_ours(self.profile.step)
+        if not self.from_ns:
+            self.from_ns = time.time_ns()
+
+    def _as_ours(self, what: Any) -> None:
+        self.ours = True
+        try:
+            what()
+        finally:
+            self.ours = False
+
+    def close(self, drop: bool = False) -> None:
+        """Stops the profiler; what it holds is exported later, or dropped."""
+        profile, window, timed, done = self.profile, self.window, self.timed, self.done_steps
+        if profile is None:
+            return
+        began = time.time_ns()
+        try:
+            profile.stop()
+        finally:
+            self.profile, self.window, self.timed = None, {}, False
+            self.plan = self.plan[1:]
+        window.update(
+            from_ns=self.from_ns,
+            until_ns=began,
+            stop_ns=time.time_ns() - began,
+            recorded=0 if timed else done,
+            timed=timed,
+        )
+        self.ready_s = time.monotonic() + (self.plan[0]["apart"] if self.plan else 0)
+        if not drop and (timed or done):
+            self.finished.append((profile, window))
+
+    def fail(self, failure: BaseException) -> None:
+        """Something in torch.profiler went wrong: no further window."""
+        self.error(f"torch.profiler failed: {type(failure).__name__}: {failure}")
+        self.plan, self.profile, self.window, self.timed = [], None, {}, False
+
+    def export(self, box: str) -> None:
+        """Writes what is finished; on any thread."""
+        while self.finished:
+            profile, window = self.finished[0]
+            path = os.path.join(box, window["file"])
+            try:
+                profile.export_chrome_trace(path + ".part.json")
+                os.rename(path + ".part.json", path)
+                self.recorded.append(window)
+            except Exception as failure:
+                self.error(f"the trace could not be written: {failure}")
+                try:
+                    os.unlink(path + ".part.json")
+                except OSError:
+                    pass
+            self.finished.pop(0)
+
+
+def in_the_way(torch: Any) -> str:
+    """Another profiler that runs or is about to, "" for none."""
+    if torch._C._autograd._profiler_enabled():
+        return "a torch profiler of the program's own is active"
+    if os.environ.get("NSYS_PROFILING_SESSION_ID"):
+        return "Nsight Systems profiles this process"
+    tracker = getattr(torch.autograd.profiler, "KinetoStepTracker", None)
+    if tracker is None or "ProfilerStep" in getattr(tracker, "_step_dict", ["ProfilerStep"]):
+        # Only now is a look at all objects worth its milliseconds.
+        import gc
+
+        kind = torch.profiler.profile
+        for candidate in gc.get_objects():
+            inner: Any = candidate.profiler if type(candidate) is kind else None
+            if inner is not None and inner.entered and inner.kineto_results is None:
+                return "a torch profiler of the program's own is in its warm-up"
+    return ""
