@@ -49,7 +49,8 @@ def conclude(folder: Path, record: run.RankRecord, *, report: bool, quiet: bool)
         OSError: the run directory can't be written.
     """
     patience = WAIT_AFTER_FAILURE_S if record.state == "failed" else WAIT_S
-    wait_for_ranks(folder, record.job, record.world_size, patience)
+    others = set(range(record.world_size)) - {record.rank}
+    wait_for_ranks(folder, record.job, others, patience)
     complete_manifest(folder)
     if not report:
         return
@@ -59,14 +60,14 @@ def conclude(folder: Path, record: run.RankRecord, *, report: bool, quiet: bool)
         sys.stdout.flush()
 
 
-def wait_for_ranks(folder: Path, job: str, world_size: int, patience_s: float) -> list[int]:
-    """Waits until every rank's last record is there.
+def wait_for_ranks(folder: Path, job: str, ranks: set[int], patience_s: float) -> list[int]:
+    """Waits until the last record of each of these ranks is there.
 
     Returns:
         The ranks that have not ended, or never recorded, within the time.
     """
     until = time.monotonic() + patience_s
-    waiting = set(range(world_size))
+    waiting = set(ranks)
     while True:
         for rank in sorted(waiting):
             found = run.read_rank(folder, rank)
