@@ -214,7 +214,7 @@ def test_modules_of_the_user_are_not_shadowed(tmp_path: Path) -> None:
     """Nothing of gpuprof's folders can be imported under a bare name in the job."""
     code = (
         "import importlib.util\n"
-        "for name in ('startup', 'collectors', 'analyzers', 'reports', 'child', 'launch', 'run'):\n"
+        "for name in ('startup', 'collectors', 'analyzers', 'reports', 'child', 'launch'):\n"
         "    assert importlib.util.find_spec(name) is None, name\n"
         "print('clean')\n"
     )
