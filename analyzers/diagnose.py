@@ -17,6 +17,7 @@ from gpuprof.analyzers.joint import joint_pricing
 from gpuprof.analyzers.pricing import Pricing, trusted
 from gpuprof.analyzers.rank_summary import summarize
 from gpuprof.analyzers.ranks import compare_summaries
+from gpuprof.analyzers.recorded import RECORD_GPU, missing_work, recording_warnings
 from gpuprof.analyzers.sources import OtherSources, Verdicts, findings_of, join
 from gpuprof.analyzers.summary import (
     device_roofline,
@@ -29,6 +30,7 @@ from gpuprof.analyzers.summary import (
 from gpuprof.analyzers.without_trace import diagnose_without_trace
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import (
+    Bound,
     Diagnosis,
     Estimate,
     Finding,
@@ -68,11 +70,16 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         progress: Told what is done, how far, of how many.
     """
     traces, warnings = _by_rank(recorded.traces)
+    used = [trace for _, trace in traces]
+    warnings += recording_warnings(used)
+    missing = missing_work(used)
     accounts = []
     for done, (rank, trace) in enumerate(traces):
         if progress is not None:
             progress("accounting", done, len(traces))
         account = account_rank(trace, rank)
+        if missing:
+            account = account.without_account()
         lines = recorded.attribution.get(rank)
         if lines is not None:
             account = account.with_lines(account_rank(lines, rank))
@@ -90,9 +97,10 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         ranks=tuple(accounts),
         roofline=roofline,
         facts=find_facts(first, roofline, recorded.cores),
-        bound=find_bound(accounts, joint),
+        bound=_unknown(missing) if missing else find_bound(accounts, joint),
         comparison=comparison,
         joint=joint,
+        missing=missing,
     )
     return view, warnings + [w for account in accounts for w in data_warnings(account)]
 
@@ -115,7 +123,8 @@ def diagnose(
     findings = verdicts.findings
     replayed = _replay_summary(view)
     if not replayed.trusted:
-        warnings.append(_untrusted(accounts, replayed))
+        untrusted = _untrusted(accounts, replayed)
+        warnings.append(f"no gain is quoted: {view.missing}" if view.missing else untrusted)
     together = _together(view, findings)
     steps = steps_summary(accounts)
     late = sorted({rank for f in findings for rank in f.late_ranks})
@@ -145,7 +154,9 @@ def diagnose(
         ruled_out=verdicts.ruled_out,
         not_judged=verdicts.not_judged,
         warnings=tuple(dict.fromkeys(warnings)),
-        headline=headline(accounts, view.bound, findings, together, view.step_ms() or None),
+        headline=f"What the run waits for can't be told: {view.missing}."
+        if view.missing
+        else headline(accounts, view.bound, findings, together, view.step_ms() or None),
         together=together,
         ranks=rank_summaries(accounts, waits, late),
         kernels=heaviest_kernels(view.first),
@@ -182,6 +193,10 @@ def _by_rank(traces: Sequence[Trace]) -> tuple[list[tuple[int, Trace]], list[str
 
 
 def _judge_all(view: RunView, causes: Sequence[Cause], warnings: list[str]) -> Verdicts:
+    if view.missing:
+        known = [cause.id for cause in causes if cause.number is not None]
+        nothing = [NotJudged(cause=i, missing=view.missing, command=RECORD_GPU) for i in known]
+        return Verdicts((), (), tuple(nothing))
     findings: list[Finding] = []
     ruled_out: list[RuledOut] = []
     not_judged: list[NotJudged] = []
@@ -207,6 +222,10 @@ def _judged(cause: Cause, view: RunView, warnings: list[str]) -> Verdict:
             f"gpuprof failed to judge {cause.id} ({type(error).__name__}: {error}); please report"
         )
         return NotJudged(cause=cause.id, missing="gpuprof itself failed on it, see the warnings")
+
+
+def _unknown(missing: str) -> Bound:
+    return Bound(class_="unknown", why=f"{missing[:1].upper()}{missing[1:]}; {RECORD_GPU}")
 
 
 def _replay_summary(view: RunView) -> ReplaySummary:

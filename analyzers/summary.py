@@ -33,7 +33,7 @@ def mean_budget(accounts: Sequence[RankAccount]) -> dict[str, float]:
     """The step budget over all ranks and devices, rounded so that it still adds up to 1."""
     shares = [d.budget.frac() for a in accounts for d in a.devices if d.budget.total_ns > 0]
     if not shares:
-        return dict.fromkeys(BUCKETS, 0.0)
+        return dict.fromkeys(BUCKETS, 0.0) | {"unknown": 1.0}
     mean = {b: round(float(np.mean([s[b] for s in shares])), BUDGET_DIGITS) for b in BUCKETS}
     largest = max(mean, key=lambda bucket: mean[bucket])
     mean[largest] = round(mean[largest] + 1.0 - sum(mean.values()), BUDGET_DIGITS)

@@ -59,7 +59,9 @@ Verdict = Finding | RuledOut | NotJudged
 @dataclass(frozen=True, slots=True)
 class RunView:
     """A run, accounted. ranks: at least one. comparison: None with a single rank. joint: the
-    pricing of all ranks together, None with a single rank or where they can't be replayed so."""
+    pricing of all ranks together, None with a single rank or where they can't be replayed so.
+    missing: why the busy time of the device isn't in the recording, "" where it is; then nothing
+    is judged."""
 
     ranks: tuple[RankAccount, ...]
     roofline: RooflineSummary
@@ -67,6 +69,7 @@ class RunView:
     bound: Bound
     comparison: RankComparison | None = None
     joint: JointPricing | None = None
+    missing: str = ""
 
     @property
     def first(self) -> RankAccount:
