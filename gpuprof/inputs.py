@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuprof.errors import InputError
-from gpuprof.readers.files import head, sniff
+from gpuprof.readers.files import head, shown, sniff
 from gpuprof.run import is_run, load
 
 MAX_FILES = 20_000
 """More files than this under one folder are no folder of traces: a home directory, a data set."""
+
+MAX_SHOWN = 200
+"""Characters of a path that a message shows where the path itself is the fault."""
 
 _TRACE_NAME = re.compile(r".*\.json(\.gz)?$", re.IGNORECASE)
 _OTHER_NAME = re.compile(r".*\.(log|txt|csv|out)(\.gz)?$|.*(dump|trace|nccl)[^/]*$", re.IGNORECASE)
@@ -31,9 +34,9 @@ class Inputs:
     """Paths by kind, each in the order given (folders sorted by name).
 
     traces: Kineto traces whose times count. attribution: traces of windows with stacks, whose
-    times do not. left_out: files in folders that nothing here reads, with the reason. cores: CPU
-    cores that each process of the run may use, as a run directory says. warnings: what a run
-    directory says of itself.
+    times do not. left_out: files in folders that nothing here reads, with the reason. empty: files
+    in folders that are named like traces. cores: CPU cores that each process of the run may use,
+    as a run directory says. warnings: what a run directory says of itself, and files left out.
     """
 
     traces: list[Path] = field(default_factory=list)
@@ -45,6 +48,7 @@ class Inputs:
     samples: list[Path] = field(default_factory=list)
     xid_logs: list[Path] = field(default_factory=list)
     left_out: dict[Path, str] = field(default_factory=dict)
+    empty: list[Path] = field(default_factory=list)
     cores: int | None = None
     warnings: list[str] = field(default_factory=list)
 
@@ -73,7 +77,7 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
     inputs = Inputs()
     for given in paths:
         path = Path(given)
-        if path.is_dir():
+        if _is_folder(path):
             before = inputs.is_empty() and not inputs.attribution
             if is_run(path):
                 _take_run(path, inputs)
@@ -83,15 +87,39 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
                 raise InputError(f"{path} holds nothing that can be analyzed", hint=HINT)
         else:
             _take(path, inputs, named=True)
+    _warn_of_left_out(inputs)
     if inputs.is_empty() and inputs.attribution:
         # Only windows with stacks: their times are distorted, but better than none.
         inputs.traces, inputs.attribution = inputs.attribution, []
     return inputs
 
 
+def _warn_of_left_out(inputs: Inputs) -> None:
+    """A rank whose file is damaged must not vanish without a word."""
+    unread = [path for path in inputs.left_out if _TRACE_NAME.match(path.name)]
+    for paths, why in ((unread, "is no trace or is damaged"), (inputs.empty, "is empty")):
+        if paths:
+            more = f" (and {len(paths) - 1} more like it)" if len(paths) > 1 else ""
+            inputs.warnings.append(f"{shown(paths[0])} {why} and is left out{more}")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError) as error:  # a name that is too long, a NUL
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        name = str(path)
+        shown = name if len(name) <= MAX_SHOWN else name[:MAX_SHOWN] + "…"
+        raise InputError(f"cannot read {shown}", hint=reason) from error
+
+
 def _take_folder(folder: Path, inputs: Inputs) -> None:
     for path in _files_under(folder):
-        if path.name in _OWN_OUTPUT or path.stat().st_size == 0:
+        if path.name in _OWN_OUTPUT:
+            continue
+        if path.stat().st_size == 0:
+            if _TRACE_NAME.match(path.name):
+                inputs.empty.append(path)
             continue
         if _TRACE_NAME.match(path.name) or _OTHER_NAME.match(path.name):
             _take(path, inputs, named=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpuprof.analyzers.sources import OtherSources
 from gpuprof.diagnosis import InputFile
 from gpuprof.inputs import Inputs
+from gpuprof.readers.files import shown
 
 HASH_CHUNK_BYTES = 1 << 20
 
@@ -71,5 +72,5 @@ def _file(path: Path, kind: str) -> InputFile:
                 digest.update(chunk)
                 size += len(chunk)
     return InputFile(
-        path=str(path), kind=kind, size_bytes=size, sha256=digest.hexdigest(), events=0
+        path=shown(path), kind=kind, size_bytes=size, sha256=digest.hexdigest(), events=0
     )

@@ -9,6 +9,8 @@ import pytest
 
 from fixtures.runs import training
 from gpuprof import inputs as module
+from gpuprof.api import analyze
+from gpuprof.diagnosis import to_json
 from gpuprof.errors import InputError
 from gpuprof.inputs import gather
 
@@ -59,6 +61,22 @@ def test_what_nothing_reads_is_left_out_and_noted(trace: Path) -> None:
     found = gather([trace.parent])
     assert found.traces == [trace]
     assert list(found.left_out) == [stranger]
+    assert found.warnings == [f"{stranger} is no trace or is damaged and is left out"]
+
+
+def test_ranks_whose_files_are_damaged_do_not_vanish_without_a_word(trace: Path) -> None:
+    for rank in (1, 2):
+        (trace.parent / f"rank{rank}.json.gz").write_bytes(b"\x1f\x8b damaged")
+    (trace.parent / "rank3.json").touch()
+    damaged, empty = gather([trace.parent]).warnings
+    assert "rank1.json.gz is no trace or is damaged and is left out (and 1 more" in damaged
+    assert "rank3.json is empty" in empty
+
+
+def test_a_name_that_no_disk_can_hold_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read") as caught:
+        gather([tmp_path / ("x" * 5000)])
+    assert len(str(caught.value)) < 400
 
 
 def test_logs_go_to_their_own_readers(trace: Path) -> None:
@@ -123,3 +141,14 @@ def test_a_link_to_its_own_folder_does_not_hang(trace: Path) -> None:
 def test_a_dangling_link_is_passed_over(trace: Path) -> None:
     (trace.parent / "gone.json").symlink_to(trace.parent / "nowhere.json")
     assert gather([trace.parent]).traces == [trace]
+
+
+def test_a_path_that_is_no_utf8_can_be_written_down(tmp_path: Path) -> None:
+    path = tmp_path / "rank\udcff.json"
+    try:
+        path.write_bytes(training(2).trace.json())
+    except OSError:
+        pytest.skip("this disk holds no such names")
+    diagnosis = analyze(path)
+    assert diagnosis.inputs[0].endswith("rank\\udcff.json")
+    assert to_json(diagnosis)

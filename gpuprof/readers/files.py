@@ -43,6 +43,11 @@ EXECUTION_TRACE_SIGNS = re.compile(
 FLIGHT_RECORDER_SIGNS = (b"pg_config", b"collective_seq_id", b"pg_status", b"nccl_version")
 
 
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path as text that can be printed and written: bytes that are no UTF-8 stand escaped."""
+    return os.fspath(path).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     """Opens a regular file for reading.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.readers.files import ByteSource
+from gpuprof.readers.files import ByteSource, shown
 from gpuprof.readers.jsonstream import EventStream
 from gpuprof.readers.kineto_columns import MAX_NAME_CHARS, ColumnBuilder
 from gpuprof.readers.kineto_decode import EventDecoder
@@ -209,7 +209,7 @@ class Assembly:
         return corr
 
     def _warnings(self, dropped: dict[str, int]) -> Iterator[str]:
-        path = self.source.path
+        path = shown(self.source.path)
         if self.truncated:
             why = self.source.damaged or "the JSON ends early"
             yield f"{path}: {why}; read up to the last whole event"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuprof.readers.files import ByteSource
+from gpuprof.readers.files import ByteSource, shown
 from gpuprof.readers.kineto_mend import to_int, to_text
 from gpuprof.readers.kineto_times import to_ns
 from gpuprof.readers.kineto_values import device_info, flag, loads, process_groups, structured
@@ -41,7 +41,7 @@ def trace_meta(
         word in device.name for device in devices for word in ("AMD", "Instinct", "Radeon")
     )
     return TraceMeta(
-        path=source.path,
+        path=shown(source.path),
         size_bytes=source.size_bytes,
         sha256=source.sha256,
         rank=rank if rank is not None and rank >= 0 else None,
