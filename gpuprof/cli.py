@@ -6,13 +6,14 @@ Exit status: 0 done; 2 wrong input or usage (one line on standard error); 3 a ga
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 DEFAULT_OUT = "gpuprof-report"
 FAULT_STATUS = 1
 INTERRUPTED_STATUS = 130
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 FORMATS = ("text", "json", "md")
 
@@ -133,7 +136,7 @@ def report(run: tuple[str, ...], form: str, out: str | None) -> None:
         from gpuprof.reports.html import write_html
 
         summary = write_html(analysis.diagnosis, analysis.traces, Path(out or "report.html"))
-        click.echo(str(summary.path))
+        click.echo(click.format_filename(summary.path))
         return
     if out:
         _write(Path(out), _as_text(analysis, form))
@@ -289,7 +292,7 @@ def _deliver(
         _write(Path(json_file), to_json(analysis.diagnosis).decode())
     _show(analysis, form)
     if report_path is not None and form == "text":
-        click.echo(f"\nReport: {report_path}")
+        click.echo(f"\nReport: {click.format_filename(report_path)}")
 
 
 def _as_text(analysis: Analysis, form: str) -> str:
@@ -321,7 +324,12 @@ def _show(analysis: Analysis, form: str) -> None:
 
     from gpuprof.reports.terminal import render
 
-    render(analysis.diagnosis, Console())
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            """Rich would end the program here, with status 1."""
+            raise BrokenPipeError
+
+    render(analysis.diagnosis, Terminal())
 
 
 def _write(path: Path, text: str) -> None:
@@ -334,7 +342,7 @@ def _write(path: Path, text: str) -> None:
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
     """A progress bar on standard error, only for people."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
@@ -373,6 +381,18 @@ def _explain(error: click.ClickException) -> None:
         click.echo(f"gpuprof: {message}: see {context.command_path} --help", err=True)
 
 
+def _fault(error: Exception, debug: bool) -> NoReturn:
+    """Ends a run that failed through no fault of the user's."""
+    if debug:
+        raise error
+    click.echo(
+        f"gpuprof: a fault of gpuprof itself, {type(error).__name__}: {error};"
+        " --debug shows where, please report it",
+        err=True,
+    )
+    sys.exit(FAULT_STATUS)
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Runs the command line and exits."""
     given = _debug_first(list(sys.argv[1:] if arguments is None else arguments))
@@ -395,12 +415,10 @@ def main(arguments: list[str] | None = None) -> Any:
         # The reader of our output went away (| head): nothing to complain about.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        if debug or error.errno not in _FULL:
+            _fault(error, debug)
+        click.echo(f"gpuprof: cannot write the output: {error.strerror}; make room", err=True)
+        sys.exit(GpuprofError.exit_code)
     except Exception as error:
-        if debug:
-            raise
-        click.echo(
-            f"gpuprof: a fault of gpuprof itself, {type(error).__name__}: {error};"
-            " --debug shows where, please report it",
-            err=True,
-        )
-        sys.exit(FAULT_STATUS)
+        _fault(error, debug)
