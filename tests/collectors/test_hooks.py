@@ -1,4 +1,4 @@
-"""Hooks: they see what they should, do nothing in a child, and leave what others put on top."""
+"""Hooks see what they should, do nothing in a child, and leave what others put on top."""
 
 from __future__ import annotations
 
