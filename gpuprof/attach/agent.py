@@ -118,6 +118,10 @@ class Agent:
             self.status["state"] = "failed"
             self.status["why"] = f"{type(error).__name__}: {error}"
             self.hooks.take_out()
+        except BaseException:  # the program's own Ctrl-C: it gets it, and gpuprof goes
+            self.left.set()
+            self.hooks.take_out()
+            raise
         self.put("status", self.status)
 
     def _welcome(self) -> Any:
@@ -287,9 +291,7 @@ class Agent:
                 try:
                     what()
                 except KeyboardInterrupt:
-                    import _thread
-
-                    _thread.interrupt_main()
+                    interrupt_later()
                 except BaseException as error:
                     self.windows.fail(error)
             return 0
@@ -377,6 +379,13 @@ class Agent:
             self.put("done", {})
         except Exception:
             return
+
+
+def interrupt_later() -> None:
+    """Raises the program's Ctrl-C again in its own code; at once would be in the agent's."""
+    import _thread
+
+    threading.Timer(0.05, _thread.interrupt_main).start()
 
 
 if __name__ == "_gpuprof_agent":

@@ -187,7 +187,7 @@ def see_off(entered: Entered) -> tuple[dict[str, Any], bool]:
     observed = entered.box.get("observed")
     until = time.monotonic() + WIPE_S
     while entered.injection is not None and entered.target.alive():
-        if wipe(entered.target.pid, entered.injection) or time.monotonic() > until:
+        if wipe(entered.target.pid, entered.injection, has_run=True) or time.monotonic() > until:
             break
         time.sleep(0.02)
     left = found is not None or not entered.target.alive()

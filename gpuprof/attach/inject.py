@@ -48,8 +48,13 @@ _CODE = bytes.fromhex(
 """Followed by three addresses (Py_AddPendingCall, PyRun_SimpleString, where to go on) and the
 line, NUL at its end."""
 _ADDRESSES = struct.Struct("<3Q")
-_RESUME_AT = len(_CODE) + 16
-_LINE_AT = len(_CODE) + _ADDRESSES.size
+_CLOCK = struct.Struct("<Q")
+_ENTRY_AT = _CLOCK.size
+"""When it was put there, in seconds since the epoch, comes first."""
+_RESUME_AT = _ENTRY_AT + len(_CODE) + 16
+STALE_S = 60
+"""What an attacher left that was killed is used again after so long: the way through it takes
+microseconds."""
 
 ROOM_BYTES = 0x4000 - 1024
 """Room for vector registers; a processor with AMX needs 11 kB."""
@@ -114,13 +119,13 @@ def inject(pid: int, line: str, *, thread: int | None = None) -> Injection:
         raise GpuprofError(f"process {pid} is a Python without GIL: attaching to it is not tried")
     functions = interpreter.functions
     add, run = functions["Py_AddPendingCall"][0], functions["PyRun_SimpleString"][0]
-    code = bytearray(_CODE + _ADDRESSES.pack(add, run, 0) + text)
+    code = _CLOCK.pack(int(time.time())) + _CODE + _ADDRESSES.pack(add, run, 0) + text
     until = time.monotonic() + PATIENCE_S
     why = "it has no thread"
     while time.monotonic() < until:
         for candidate in [thread] if thread is not None else _threads(pid):
             try:
-                return _through(pid, candidate, bytes(code), maps, functions)
+                return _through(pid, candidate, code, maps, functions)
             except _TryAnotherError as error:
                 why = str(error)
             except OSError as error:
@@ -176,7 +181,7 @@ def _through(
             _check(held, registers, memory, maps, functions)
             onwards = _onwards(registers, memory)
             os.pwrite(memory, struct.pack("<Q", onwards["rip"]), address + _RESUME_AT)
-            held.set_registers({**onwards, "rip": address, "orig_rax": -1})
+            held.set_registers({**onwards, "rip": address + _ENTRY_AT, "orig_rax": -1})
         return Injection(thread, time.perf_counter_ns() - began, address, len(code))
     except _TryAnotherError:
         if address is not None:
@@ -187,10 +192,13 @@ def _through(
 
 
 def _free(memory: int, pid: int, maps: list[elf.Mapping], size: int) -> Iterator[int]:
-    """Padding that is still zero."""
+    """Padding that is still zero, or that an attacher of long ago has left."""
     for address in elf.unused_code(pid, maps, size):
         try:
-            if not any(os.pread(memory, size, address)):
+            found = os.pread(memory, size, address)
+            is_ours = found[_ENTRY_AT : _ENTRY_AT + len(_CODE)] == _CODE
+            put_s = _CLOCK.unpack_from(found)[0]
+            if not any(found) or (is_ours and put_s < time.time() - STALE_S):
                 yield address
         except OSError:
             continue
@@ -244,8 +252,12 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def wipe(pid: int, injection: Injection) -> bool:
+def wipe(pid: int, injection: Injection, *, has_run: bool = False) -> bool:
     """Zeroes the padding again, once the borrowed thread has left it for sure.
+
+    Args:
+        pid, injection: Where.
+        has_run: Whether the main thread has run the line; if it was the borrowed one, it has left.
 
     Returns:
         False where it could not be seen to have left; the bytes then stay, to nobody's harm.
@@ -253,7 +265,8 @@ def wipe(pid: int, injection: Injection) -> bool:
     first, last = injection.address, injection.address + injection.size
     try:
         state = Path(f"/proc/{pid}/task/{injection.thread}/syscall").read_text().split()
-        if len(state) < 3 or first <= int(state[-1], 16) < last:
+        is_back = has_run and injection.thread == pid
+        if not is_back and (len(state) < 3 or first <= int(state[-1], 16) < last):
             return False
         memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -279,7 +292,9 @@ def boot_line(path: str, pid: int) -> str:
         "try:\n"
         f" __import__('os').getpid()=={pid} and exec(compile(open({path!r}).read(),"
         "'<gpuprof attach>','exec'),{'__name__':'_gpuprof_agent','__file__':" + repr(path) + "})\n"
-        "except KeyboardInterrupt: __import__('_thread').interrupt_main()\n"
+        # Not at once: it would be raised in here.
+        "except KeyboardInterrupt: __import__('_thread').start_new_thread(eval,"
+        " (\"__import__('time').sleep(.05) or __import__('_thread').interrupt_main()\", {}))\n"
         "except BaseException: pass\n"
     )
 

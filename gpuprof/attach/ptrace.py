@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 
 _SEIZE, _INTERRUPT, _CONTINUE, _DETACH = 0x4206, 0x4207, 7, 17
 _GET_REGISTERS, _SET_REGISTERS = 0x4204, 0x4205
@@ -51,6 +52,7 @@ def is_supported() -> bool:
     return platform.system() == "Linux" and platform.machine() == "x86_64"
 
 
+@cache
 def _libc() -> ctypes.CDLL:
     library = ctypes.CDLL(None, use_errno=True)
     library.ptrace.restype = ctypes.c_long
