@@ -24,6 +24,8 @@ PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 MAX_WORD_BYTES = 256 << 20
 """An agent's observations of an hour are some 20 MB."""
 MAX_TRACE_BYTES = 16 << 30
+STALE_S = 60.0
+"""A mailbox whose lease is older belongs to nobody: an agent would have left, and cleared it."""
 FREE_BYTES = 256 << 20
 """A window of ten steps is some 10 MB, one of a large model ten times that."""
 
@@ -107,7 +109,8 @@ def make(pid: int, agent: str) -> Mailbox:
             if space.f_bavail * space.f_frsize < FREE_BYTES:
                 why = f"{place} has less than {FREE_BYTES >> 20} MiB free"
                 continue
-            name = f"gpuprof-attach-{secrets.token_hex(8)}"
+            _clear_stale(parent, f"gpuprof-attach-{pid}-")
+            name = f"gpuprof-attach-{pid}-{secrets.token_hex(8)}"
             here = parent / name
             here.mkdir(mode=0o700)
             box = Mailbox(here, f"{place}/{name}")
@@ -128,3 +131,11 @@ def make(pid: int, agent: str) -> Mailbox:
         f"nothing can be written where process {pid} could read it ({why})",
         hint="free space there, or use --no-inject",
     )
+
+
+def _clear_stale(parent: Path, stem: str) -> None:
+    """Removes what attachers have left that were killed before their agent was in."""
+    for path in parent.glob(f"{stem}*"):
+        with suppress(OSError):
+            if time.time() - (path / "lease").stat().st_mtime > STALE_S and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)

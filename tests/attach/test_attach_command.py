@@ -57,10 +57,13 @@ ctypes.PyDLL(None).sleep(60)  # holds the GIL
 """
 
 
+ATTACH = (sys.executable, "-m", "gpuprof", "attach", "--pid")
+
+
 def attach(tmp_path: Path, pid: int, *more: str) -> subprocess.CompletedProcess[str]:
     out = [] if "--out" in more else ["--out", os.fspath(tmp_path / "run")]
     return subprocess.run(
-        [sys.executable, "-m", "gpuprof", "attach", "--pid", str(pid), *out, *more],
+        [*ATTACH, str(pid), *out, *more],
         capture_output=True,
         text=True,
         check=False,
@@ -100,7 +103,7 @@ def test_a_running_loop_gets_its_verdict_and_the_same_losses(tmp_path, training)
     names = [e.get("name", "") for e in trace["traceEvents"] if e.get("ph") == "X"]
     assert sum(name.startswith("ProfilerStep#") for name in names) == 7
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
-    assert not list(Path("/tmp").glob(f"gpuprof-attach-*/{training.pid}"))
+    assert not list(Path("/tmp").glob(f"gpuprof-attach-{training.pid}-*"))
     losses = (tmp_path / "losses").read_text().splitlines()[:-1]
     alone = tmp_path / "alone"
     alone.mkdir()
@@ -136,8 +139,7 @@ def test_windows_apart(tmp_path, training) -> None:
 def test_a_second_attach_is_refused(tmp_path, training) -> None:
     """And the first one is not disturbed."""
     first = subprocess.Popen(
-        [sys.executable, "-m", "gpuprof", "attach", "--pid", str(training.pid)]
-        + ["--duration", "6", "--out", tmp_path / "first"],
+        [*ATTACH, str(training.pid), "--duration", "6", "--out", tmp_path / "first"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -150,8 +152,7 @@ def test_a_second_attach_is_refused(tmp_path, training) -> None:
 def test_a_killed_attacher_leaves_a_loop_that_can_be_attached_to(tmp_path, training) -> None:
     """The agent goes by itself when nobody renews its lease."""
     first = subprocess.Popen(
-        [sys.executable, "-m", "gpuprof", "attach", "--pid", str(training.pid)]
-        + ["--duration", "20", "--out", tmp_path / "first"],
+        [*ATTACH, str(training.pid), "--duration", "20", "--out", tmp_path / "first"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -166,8 +167,7 @@ def test_a_killed_attacher_leaves_a_loop_that_can_be_attached_to(tmp_path, train
 def test_ctrl_c_ends_the_window_and_still_reports(tmp_path, training) -> None:
     """What was recorded until then is analyzed."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "gpuprof", "attach", "--pid", str(training.pid)]
-        + ["--duration", "30", "--out", tmp_path / "run"],
+        [*ATTACH, str(training.pid), "--duration", "30", "--out", tmp_path / "run"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
