@@ -38,6 +38,7 @@ step takes seconds."""
 STEPLESS_TIMED_S = 3.0
 """The same where the user has asked for seconds, not for steps."""
 STEPLESS_WINDOW_S = 2.0
+STUCK_S = 60.0
 ROOM_S = 2.0
 """A profiler that the program starts on another thread waits so long for the main one."""
 CLOSE_S = 5.0
@@ -263,8 +264,7 @@ class Agent:
         elif windows.may_open() and not self.beats:
             patience_s = STEPLESS_TIMED_S if windows.plan[0]["seconds"] else STEPLESS_S
             if now_s - self.asked_s > patience_s and time.time_ns() > self.stop_ns:
-                wanted_s = windows.plan[0]["seconds"] or STEPLESS_WINDOW_S
-                self.stop_ns = time.time_ns() + int(wanted_s * 1e9)
+                self.stop_ns = time.time_ns() + int(STUCK_S * 1e9)  # asked once, then again
                 self.on_main(self._open_timed)
         self.put(
             "progress",
@@ -280,7 +280,9 @@ class Agent:
 
     def _open_timed(self) -> None:
         if self.windows.may_open() and not self.leaving:
+            wanted_s = self.windows.plan[0]["seconds"] or STEPLESS_WINDOW_S
             self.windows.open(0, timed=True)
+            self.stop_ns = time.time_ns() + int(wanted_s * 1e9)
 
     def on_main(self, what: Any) -> None:
         """Has the main thread call something at its next safe point."""
@@ -325,17 +327,20 @@ class Agent:
     def leave(self, why: str) -> None:
         """Takes everything back. An open window is closed by the main thread first."""
         self.leaving = True
+        is_lost = why == "abandoned"  # nobody will read what was recorded
+        if is_lost:
+            self.windows.finished.clear()
         if self.windows.profile is not None:
-            self.on_main(self.windows.close)
+            self.on_main(lambda: self.windows.close(drop=is_lost))
             if not self._until_closed(CLOSE_S):  # it is closed when the native call returns
                 self.error("the window could not be closed: the main thread runs no Python")
         self.windows.export(self.box)
         self.hooks.take_out()
         self.left.set()
-        self.report(why)
-        if why == "abandoned":
+        if is_lost:
             self._clear()
         else:
+            self.report(why)
             self.put("done", {})
 
     def report(self, why: str) -> None:

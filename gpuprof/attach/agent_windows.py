@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 LONGEST_WINDOW_S = 60.0
@@ -101,7 +104,8 @@ class Windows:
     def _as_ours(self, what: Any) -> None:
         self.ours = True
         try:
-            what()
+            with without_inductor():
+                what()
         finally:
             self.ours = False
 
@@ -148,6 +152,30 @@ class Windows:
                 except OSError:
                     pass
             self.finished.pop(0)
+
+
+@contextmanager
+def without_inductor() -> Iterator[None]:
+    """Hides torch's compiler from torch.profiler on this thread where the program has not loaded
+    it: to ask whether it is there imports 800 modules, for seconds and for good."""
+    torch: Any = sys.modules["torch"]
+    original = vars(torch).get("__getattr__")
+    if original is None or "torch._inductor" in sys.modules:
+        yield
+        return
+    thread = threading.get_ident()
+
+    def hidden(name: str) -> Any:
+        if name == "_inductor" and threading.get_ident() == thread:
+            raise AttributeError(name)
+        return original(name)
+
+    torch.__getattr__ = hidden
+    try:
+        yield
+    finally:
+        if vars(torch).get("__getattr__") is hidden:
+            torch.__getattr__ = original
 
 
 def in_the_way(torch: Any) -> str:

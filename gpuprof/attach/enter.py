@@ -198,3 +198,5 @@ def clear(entered: Entered) -> None:
     """Removes the mailbox; an agent that has not left keeps it until it has."""
     if entered.box.has("done") or not entered.target.alive():
         entered.box.remove()
+    else:
+        entered.box.close()

@@ -31,10 +31,19 @@ FREE_BYTES = 256 << 20
 
 
 class Mailbox:
-    """One attachment's folder. here: as this process sees it; there: as the target does."""
+    """One attachment's folder. here: as this process sees it; there: as the target does.
 
-    def __init__(self, here: Path, there: str) -> None:
-        self.here, self.there = here, there
+    It is held open: `/proc/PID/root` goes with the process, what the agent left does not.
+    """
+
+    def __init__(self, parent: Path, place: str, name: str) -> None:
+        self._name = name
+        self._parent = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._folder = os.open(
+            name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._parent
+        )
+        self.here = Path(f"/proc/self/fd/{self._folder}")
+        self.there = f"{place}/{name}"
 
     def put(self, name: str, value: object) -> None:
         """Says a word to the agent: whole or not at all.
@@ -87,8 +96,21 @@ class Mailbox:
             (self.here / "agent.py").unlink()
 
     def remove(self) -> None:
-        """Removes the folder with all that is in it."""
-        shutil.rmtree(self.here, ignore_errors=True)
+        """Removes the folder with all that is in it, and lets go of it."""
+        if self._folder < 0:
+            return
+        with suppress(OSError):
+            for path in list(self.here.iterdir()):
+                path.unlink()
+            os.rmdir(self._name, dir_fd=self._parent)
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the folder."""
+        for file in (self._folder, self._parent):
+            if file >= 0:
+                os.close(file)
+        self._folder = self._parent = -1
 
 
 def make(pid: int, agent: str) -> Mailbox:
@@ -111,14 +133,14 @@ def make(pid: int, agent: str) -> Mailbox:
                 continue
             _clear_stale(parent, f"gpuprof-attach-{pid}-")
             name = f"gpuprof-attach-{pid}-{secrets.token_hex(8)}"
-            here = parent / name
-            here.mkdir(mode=0o700)
-            box = Mailbox(here, f"{place}/{name}")
+            (parent / name).mkdir(mode=0o700)
+            box = Mailbox(parent, place, name)
+            here = box.here
             try:
                 (here / "agent.py").write_text(agent)
                 (here / "lease").touch()
                 if os.geteuid() != owner.st_uid:
-                    for path in (here / "agent.py", here / "lease", here):
+                    for path in (here / "agent.py", here / "lease", parent / name):
                         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
             except OSError:
                 box.remove()

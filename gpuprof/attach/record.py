@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ from gpuprof.errors import GpuprofError
 from gpuprof.run_writer import write_record
 
 RENEW_S = 0.3
+POLL_S = 0.1
 SILENT_S = 60.0
 """No step for so long: the job hangs, or its steps are longer than a recording of them is worth."""
 ALIGN_S = 20.0
@@ -166,14 +168,14 @@ def record(
     result = Recorded(folder, records)
     sampler = sample(folder, records)
     entered: list[Entered] = []
+    over = threading.Event()
     try:
+        threading.Thread(target=_renew, args=(entered, over), daemon=True).start()
         for target, way, one in zip(targets, ways, records, strict=True):
             told("attaching", len(entered), len(targets))
             entered.append(enter.enter(target, way.way, {"windows": wanted.windows()}))
             assemble.take_status(one, entered[-1].status)
             assemble.take_cores(one)
-            for each in entered:
-                each.box.renew()
         _number_ranks(records)
         for one in records:
             uuids = [gpu.uuid for gpu in one.gpus if gpu.uuid]
@@ -183,6 +185,7 @@ def record(
     except KeyboardInterrupt:
         result.interrupted = True
     finally:
+        over.set()
         _out(entered, records, folder, result)
         if sampler is not None:
             with suppress(OSError):
@@ -190,6 +193,13 @@ def record(
     if not entered:
         raise KeyboardInterrupt
     return result
+
+
+def _renew(entered: Sequence[Entered], over: threading.Event) -> None:
+    """Tells all agents that somebody is there, whatever else is waited for."""
+    while not over.wait(RENEW_S):
+        for each in list(entered):
+            each.box.renew()
 
 
 def _number_ranks(records: Sequence[run.RankRecord]) -> None:
@@ -211,8 +221,6 @@ def _watch(entered: Sequence[Entered], result: Recorded, told: Told) -> None:
         if not alive or result.gone:
             return  # the others of its job will not step on either
         words = {each.target.pid: each.box.get("progress") or {} for each in alive}
-        for each in alive:
-            each.box.renew()
         now = time.monotonic()
         if not started:
             started = _start(alive, words, now - began)
@@ -226,7 +234,7 @@ def _watch(entered: Sequence[Entered], result: Recorded, told: Told) -> None:
         if started and words and all(word.get("left", 1) == 0 for word in words.values()):
             return
         _tell(words, told)
-        time.sleep(min(RENEW_S, 0.1))
+        time.sleep(POLL_S)
 
 
 def _start(alive: Sequence[Entered], words: dict[int, Any], waited_s: float) -> bool:

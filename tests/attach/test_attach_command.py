@@ -159,8 +159,10 @@ def test_a_killed_attacher_leaves_a_loop_that_can_be_attached_to(tmp_path, train
     time.sleep(2.5)
     first.kill()
     first.wait()
-    time.sleep(8)
-    assert attach(tmp_path, training.pid).returncode == 0
+    until = time.monotonic() + 40
+    while attach(tmp_path, training.pid, "--out", tmp_path / f"{time.time()}").returncode != 0:
+        assert time.monotonic() < until
+        time.sleep(1)
     goes_on(tmp_path, training)
 
 
