@@ -105,13 +105,16 @@ def find_copies(rank: RankAccount) -> Copies:
 
 
 def exposed_ns(rank: RankAccount, copies: Copies) -> int:
-    """How long at least one of these copies ran and no kernel did, ns."""
+    """How long at least one of these copies ran and no kernel did, ns of the accounted steps."""
     return int(exposed_spans(rank, copies).lengths.sum())
 
 
 def exposed_spans(rank: RankAccount, copies: Copies) -> Spans:
-    """When at least one of these copies ran and no kernel did."""
-    return intersect(rank.main.budget.work.copy, union(copies.start_ns, copies.end_ns))
+    """When at least one of these copies ran and no kernel did, within the accounted steps."""
+    steps = rank.main.steps
+    kept = union(steps.start_ns[steps.keep], steps.end_ns[steps.keep])
+    alone = intersect(rank.main.budget.work.copy, union(copies.start_ns, copies.end_ns))
+    return intersect(alone, kept)
 
 
 def _pageable(name: str) -> int:

@@ -119,7 +119,9 @@ def _skew(labels: tuple[int, ...], workers: list[tuple[RankAccount, DeviceAccoun
         lost = float((table.max(axis=0) - table.mean(axis=0)).mean()) / step
         if table.size and len(table) > 1:
             pattern = judge_skew(table, same_kernels=same_work).pattern
-    return Skew(labels, mean / 1e6, step / 1e6, max(lost, lasting), lasting, same_work, pattern)
+    # Workers of one job have steps of one length; of others, more than a step may be lost.
+    lost, lasting = min(max(lost, lasting), 1.0), min(lasting, 1.0)
+    return Skew(labels, mean / 1e6, step / 1e6, lost, lasting, same_work, pattern)
 
 
 def _compute_per_step(device: DeviceAccount) -> F64:

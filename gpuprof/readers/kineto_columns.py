@@ -50,6 +50,8 @@ NO_ARGUMENTS = b"\0\0\0"
 JOIN = b"\0".join
 """Makes one key of several JSON texts; JSON holds no NUL."""
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
 
 class Products(dict[bytes, int]):
     """The products of grids and blocks by their JSON."""
@@ -291,8 +293,8 @@ class ColumnBuilder:
                 np.fromiter([sizes[bytes(arg.block)] for arg in args], np.int64, count),
                 (1 << 31) - 1,
             ).astype(np.int32),
-            "warps_per_sm": np.fromiter([arg.warps for arg in args], np.float32, count),
-            "occupancy_pct": np.fromiter([arg.occupancy for arg in args], np.float32, count),
+            "warps_per_sm": _float32([arg.warps for arg in args]),
+            "occupancy_pct": _float32([arg.occupancy for arg in args]),
         }
 
     def _size(self, value: int | str | None) -> int:
@@ -321,3 +323,9 @@ class ColumnBuilder:
             for key in self.stack_keys
         ]
         return list(stacks), np.array(codes, dtype=np.int64)
+
+
+def _float32(values: list[float]) -> NDArray[np.float32]:
+    """Numbers of a file as float32; beyond its range there is no number that means anything."""
+    wide = np.array(values, np.float64)
+    return np.where(np.abs(wide) <= FLOAT32_MAX, wide, np.nan).astype(np.float32)
