@@ -18,7 +18,7 @@ from gpuprof.collectors.segments import SegmentWriter
 
 FORMAT = "gpuprof-steps"
 VERSION = 1
-FLUSH_NS = 500_000_000
+FLUSH_NS = 250_000_000
 """A step is on disk at most this long after it ended, or with the step after it."""
 MOST_PENDING = 512
 SEGMENT_BYTES = 1 << 20

@@ -233,9 +233,11 @@ class RankRecorder:
             return
         length, torch = now - self._last_ns, self._torch
         self.record.steps += 1
+        window = torch.open_window if torch is not None else None
         if self._log is not None:
             self._log.add(length, now)
-        window = torch.open_window if torch is not None else None
+            if window is not None:
+                self._log.flush(now)  # closing a window can take a second, and a kill come in it
         if window is None or torch is None:
             if self.record.steps > WARM_UP_STEPS:
                 self._times.outside_ns.append(length)
