@@ -34,6 +34,7 @@ from gpuprof.analyzers.causes.base import (
     finding,
     too_little,
 )
+from gpuprof.analyzers.causes.small_batch import may_grow
 from gpuprof.analyzers.intervals import Spans, covered, subtract, union
 from gpuprof.analyzers.places import lines_of
 from gpuprof.analyzers.wording import percent
@@ -43,6 +44,13 @@ from gpuprof.trace import Category
 ID = "host-overhead"
 
 BUCKETS = ("host", "allocator")
+
+FUSED_ON_GPU = ("Adam", "AdamW", "SGD")
+FUSED_ON_CPU = (*FUSED_ON_GPU, "Adagrad")
+"""The optimizers of PyTorch that take `fused=True`; Adagrad's was long for the CPU alone."""
+
+AHEAD_US = 100.0
+"""A launch itself takes 5 to 10 µs: a host that is ten of them ahead has a queue to draw on."""
 
 OPTIMIZER_FROM = 0.10
 """An optimizer step that takes a tenth of the host's step is worth fusing."""
@@ -186,8 +194,7 @@ def _evidence(
         median = float(np.median(ahead)) / 1e3
         evidence.append(
             Evidence(
-                text=f"Half of the launches end no more than {max(median, 0):.0f} µs before their"
-                " kernel starts: the host is not ahead of the device.",
+                text=_ahead(median),
                 value=round(median, 2),
                 unit="µs",
             )
@@ -237,6 +244,13 @@ def _evidence(
     return evidence
 
 
+def _ahead(median_us: float) -> str:
+    text = f"Half of the launches end no more than {max(median_us, 0):.0f} µs before their kernel"
+    if median_us <= AHEAD_US:
+        return f"{text} starts: the host is not ahead of the device."
+    return f"{text} starts, the other half earlier: the host falls behind only now and then."
+
+
 def _optimizer_share(rank: RankAccount) -> float:
     """Share of the host's steps inside the optimizer."""
     trace, steps = rank.trace, rank.main.steps
@@ -260,12 +274,14 @@ def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
             )
         )
     if run.has_device and not facts.compiled:
+        replays = "" if facts.graphs else "; reduce-overhead replays the launches as a CUDA graph"
+        mode = "" if facts.graphs else ', mode="reduce-overhead"'
         fixes.append(
             Fix(
                 title="Compile the model",
                 detail="torch.compile fuses small operations and takes Python and the dispatcher"
-                " out of the step; reduce-overhead replays the launches as a CUDA graph.",
-                code='model = torch.compile(model, mode="reduce-overhead")',
+                f" out of the step{replays}.",
+                code=f"model = torch.compile(model{mode})",
                 cost="minutes of compilation; shapes should not change from step to step",
             )
         )
@@ -289,7 +305,8 @@ def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
                 cost="static shapes and addresses, no waiting for the device inside",
             )
         )
-    if facts.optimizer and facts.optimizer_fused is not True:
+    fusable = FUSED_ON_GPU if run.has_device else FUSED_ON_CPU
+    if facts.optimizer in fusable and facts.optimizer_fused is not True:
         part = _optimizer_share(rank)
         if part >= OPTIMIZER_FROM:
             fixes.append(
@@ -297,7 +314,7 @@ def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
                     title="Fuse the optimizer",
                     detail=f"The optimizer takes {percent(part)} of the host's step.",
                     code=f"torch.optim.{facts.optimizer}(model.parameters(), …, fused=True)",
-                    cost="none; Adam, AdamW, SGD and Adagrad have it",
+                    cost="none",
                 )
             )
     fixes.append(
@@ -310,12 +327,12 @@ def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
             cost="rewriting the hot lines above",
         )
     )
-    if run.has_device and not facts.graphs:
+    if run.has_device and not facts.graphs and may_grow(run):
         fixes.append(
             Fix(
                 title="Give each launch more to do",
-                detail="A larger batch spreads the same host work over more samples, as long as its"
-                " kernels do not fill the device yet and memory allows it.",
+                detail="A larger batch spreads the same host work over more samples, as long as"
+                " memory allows it.",
                 code="",
                 cost="memory; the learning rate may have to follow the batch",
             )

@@ -117,6 +117,17 @@ def judge(run: RunView) -> Verdict:
     )
 
 
+def may_grow(run: RunView) -> bool:
+    """Whether a larger batch may be advised at all: not to a run that waits for input (longer with
+    more samples), whose memory is full, or whose kernels fill the device already."""
+    memory, underfilled = _memory_frac(run), run.roofline.underfilled_frac
+    return (
+        run.share("input") < run.named_from
+        and (memory is None or memory < FULL_MEMORY_FRAC)
+        and (underfilled is None or underfilled >= UNDERFILLED_FROM)
+    )
+
+
 def _memory_frac(run: RunView) -> float | None:
     facts = run.facts
     if facts.peak_bytes is None or not facts.device_bytes:

@@ -9,6 +9,7 @@ from fixtures.traces import TraceBuilder
 from fixtures.views import texts
 from gpuprof.analyzers.causes import host_overhead
 from gpuprof.analyzers.causes.base import Verdict
+from gpuprof.analyzers.causes.host_overhead import FUSED_ON_CPU, FUSED_ON_GPU, _ahead
 from gpuprof.diagnosis import Finding, NotJudged, RuledOut
 
 
@@ -132,6 +133,27 @@ def test_a_run_with_graphs_is_not_told_to_capture() -> None:
     assert "Capture" not in said
     assert "CUDAGraph()" not in said
     assert "Give each launch more to do" not in said
+    assert "reduce-overhead" not in said
+
+
+def test_a_larger_batch_is_not_offered_to_a_run_that_waits_for_input() -> None:
+    """The cost of a batch grows with it."""
+    assert "Give each launch more to do" in texts(found(late(grid=8)).fixes)
+    assert "Give each launch more to do" not in texts(found(late(grid=8, load_us=300)).fixes)
+
+
+def test_a_larger_batch_is_not_offered_where_kernels_fill_the_device() -> None:
+    assert "Give each launch more to do" not in texts(found(late(grid=108)).fixes)
+
+
+def test_only_optimizers_that_have_a_fused_form_are_told_to_fuse() -> None:
+    assert "RMSprop" not in (*FUSED_ON_GPU, *FUSED_ON_CPU)
+    assert "Adagrad" not in FUSED_ON_GPU
+
+
+def test_a_host_that_is_mostly_ahead_is_not_said_to_be_behind() -> None:
+    assert "not ahead" in _ahead(5.0)
+    assert "not ahead" not in _ahead(9_488.0)
 
 
 @pytest.mark.parametrize(
