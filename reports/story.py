@@ -122,7 +122,9 @@ def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:
         key = "key.median.one" if steps.count == 1 else "key.median"
         note = words.say(key if steps.count else "facts.steps.none", count=steps.count)
         label = words.say(whole(diagnosis, "key.step"))
-        figures.append(KeyFigure(label, text.milliseconds(steps.median_ms), note))
+        # Of one step there is no median: over ranks, all else on the page is of the mean.
+        length = steps.length_ms if steps.count == 1 else steps.median_ms
+        figures.append(KeyFigure(label, text.milliseconds(length or steps.median_ms), note))
     if diagnosis.budget:
         busy = max(0.0, 1.0 - budget.idle_share(diagnosis))
         note = ""
