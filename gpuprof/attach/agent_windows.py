@@ -17,6 +17,9 @@ from typing import Any
 LONGEST_WINDOW_S = 60.0
 """A window is cut here: its events fill memory, and stopping it stalls the loop."""
 WARM_UP_STEPS = 1
+DENSE_NS = 20_000_000
+"""Stopping took so long a step recorded without stacks. With stacks and shapes it takes three
+times that, so such a loop gets one step of them, and no shapes."""
 
 
 class Windows:
@@ -37,6 +40,7 @@ class Windows:
         self.timed = False
         self.steps = 0
         self.from_ns = 0
+        self.stop_ns_per_step = 0
         self.ready_s = time.monotonic()
 
     @property
@@ -65,6 +69,8 @@ class Windows:
             self.plan.pop(0)
             self.error("no window with stacks: a tracer or profiler of Python's own is set")
             return
+        if window["stacks"] and self.stop_ns_per_step > DENSE_NS:
+            window.update(steps=1, shapes=False)
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -82,7 +88,7 @@ class Windows:
         self.profile, self.window, self.timed = profile, window, timed
         self.steps, self.from_ns = 0, began if timed else 0
         self._as_ours(profile.start)
-        window["start_ns"] = time.time_ns() - began
+        window["open_ns"], window["start_ns"] = began, time.time_ns() - began
         window["first_step"] = step + WARM_UP_STEPS
 
     def step(self) -> None:
@@ -127,6 +133,7 @@ class Windows:
             recorded=0 if timed else done,
             timed=timed,
         )
+        self.stop_ns_per_step = window["stop_ns"] // max(1, done)
         self.ready_s = time.monotonic() + (self.plan[0]["apart"] if self.plan else 0)
         if not drop and (timed or done):
             self.finished.append((profile, window))

@@ -154,7 +154,7 @@ def take_steps(record: run.RankRecord, observed: dict[str, Any], out: Path) -> N
         log.add(max(0, now - before), now)
     log.close()
     spans = [
-        (_number(w.get("from_ns")) - 10**9, _number(w.get("until_ns")) + _number(w.get("stop_ns")))
+        (_number(w.get("open_ns")), _number(w.get("until_ns")) + _number(w.get("stop_ns")))
         for w in observed.get("windows") or []
     ]
     outside = [

@@ -24,6 +24,8 @@ from gpuprof.run_writer import write_record
 
 RENEW_S = 0.3
 POLL_S = 0.1
+BEFORE_STEPS = 3
+"""Ends of steps that are seen before a window: two steps to compare it with."""
 SILENT_S = 60.0
 """No step for so long: the job hangs, or its steps are longer than a recording of them is worth."""
 ALIGN_S = 20.0
@@ -240,7 +242,7 @@ def _watch(entered: Sequence[Entered], result: Recorded, told: Told) -> None:
 def _start(alive: Sequence[Entered], words: dict[int, Any], waited_s: float) -> bool:
     """Sends everybody off, at one step where there are several."""
     if len(alive) == 1:
-        steps: dict[int, int] | None = {alive[0].target.pid: 0}
+        steps: dict[int, int] | None = {alive[0].target.pid: BEFORE_STEPS}
     else:
         beats = {pid: (word.get("steps", 0), word.get("beats", [])) for pid, word in words.items()}
         steps = common_start(beats)

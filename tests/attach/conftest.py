@@ -54,13 +54,18 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts Python programs in the test's folder, and ends them."""
     children: list[subprocess.Popen[bytes]] = []
 
-    def run(text: str, *arguments: str, wait_for: str = "") -> subprocess.Popen[bytes]:
+    def run(
+        text: str, *arguments: str, wait_for: str = "", wrap: tuple[str, ...] = ()
+    ) -> subprocess.Popen[bytes]:
         script = tmp_path / f"program{len(children)}.py"
         script.write_text(text)
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with (tmp_path / "stderr").open("wb") as errors:
             child = subprocess.Popen(
-                [sys.executable, script, *arguments], cwd=tmp_path, env=environment, stderr=errors
+                [*wrap, sys.executable, script, *arguments],
+                cwd=tmp_path,
+                env=environment,
+                stderr=errors,
             )
         children.append(child)
         until = time.monotonic() + 60
@@ -83,7 +88,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def start_training(start: Start, needs_ptrace: None) -> Start:
     """Starts a training loop that knows nothing of gpuprof; `losses` grows by a line a step."""
     pytest.importorskip("torch")
-    return lambda *arguments: start(TRAINING, *arguments, wait_for="losses")
+    return lambda *arguments, **more: start(TRAINING, *arguments, wait_for="losses", **more)
 
 
 @pytest.fixture

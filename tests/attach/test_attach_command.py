@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import gpuprof
+from gpuprof.attach import targets
 
 pytest.importorskip("torch")
 
@@ -257,6 +258,25 @@ def test_from_outside_only(tmp_path, training) -> None:
     assert done.returncode == 0, done.stderr
     assert "cores" in done.stdout
     assert not list((tmp_path / "run").glob("trace*"))
+
+
+def test_a_job_in_namespaces_of_its_own(tmp_path, start_training) -> None:
+    """As in a container: pid 1 in its own eyes, with a /tmp that nobody else sees."""
+    shell = 'mount -t tmpfs none /var/tmp && exec "$@"'
+    wrap = ("unshare", "-p", "-n", "-m", "-f", "sh", "-c", shell, "sh")
+    probe = subprocess.run(
+        ["unshare", "-p", "-n", "-m", "-f", "true"], capture_output=True, check=False
+    )
+    if probe.returncode:
+        pytest.skip("namespaces can't be made here")
+    outer = start_training(wrap=wrap)
+    inner = next(p.pid for p in targets.process_table().values() if p.parent == outer.pid)
+    try:
+        done = attach(tmp_path, inner, "--no-attribution")
+        assert done.returncode == 0, done.stderr
+        goes_on(tmp_path, outer)
+    finally:
+        os.kill(inner, signal.SIGKILL)
 
 
 def test_a_folder_that_is_not_empty_is_not_touched(tmp_path, training) -> None:
