@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from gpuprof.annotations import annotate as annotate
     from gpuprof.api import analyze as analyze
+    from gpuprof.compare_runs import compare as compare
     from gpuprof.diagnosis import Diagnosis as Diagnosis
     from gpuprof.errors import GpuprofError as GpuprofError
     from gpuprof.recording import session as session
@@ -24,11 +25,21 @@ _WHERE = {
     "GpuprofError": "gpuprof.errors",
     "analyze": "gpuprof.api",
     "annotate": "gpuprof.annotations",
+    "compare": "gpuprof.compare_runs",
     "load": "gpuprof.run",
     "session": "gpuprof.recording",
 }
 
-__all__ = ["Diagnosis", "GpuprofError", "__version__", "analyze", "annotate", "load", "session"]
+__all__ = [
+    "Diagnosis",
+    "GpuprofError",
+    "__version__",
+    "analyze",
+    "annotate",
+    "compare",
+    "load",
+    "session",
+]
 
 
 def __getattr__(name: str) -> object:

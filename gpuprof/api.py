@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gpuprof import __version__
+from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.diagnose import Recorded, diagnose
 from gpuprof.diagnosis import Diagnosis, to_json
 from gpuprof.errors import GpuprofError, InputError
@@ -26,10 +27,14 @@ JSON_NAME = "diagnosis.json"
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """A diagnosis with the traces that it was made from, which the report draws."""
+    """A diagnosis with the traces that it was made from, which the report draws.
+
+    accounts: of the ranks, in the order of `traces`; empty where the traces were not accounted for.
+    """
 
     diagnosis: Diagnosis
     traces: tuple[Trace, ...]
+    accounts: tuple[RankAccount, ...] = ()
 
 
 def analyze(*paths: str | os.PathLike[str], cores: int | None = None) -> Diagnosis:
@@ -70,7 +75,7 @@ def analyze_paths(
         warnings = dict.fromkeys((*diagnosis.warnings, *inputs.warnings))
         diagnosis = msgspec.structs.replace(diagnosis, warnings=tuple(warnings))
     accounts = view.ranks if view is not None else ()
-    return Analysis(diagnosis, tuple(account.trace for account in accounts))
+    return Analysis(diagnosis, tuple(account.trace for account in accounts), tuple(accounts))
 
 
 def write_reports(

@@ -19,6 +19,7 @@ import click
 
 from gpuprof import __version__
 from gpuprof.commands.attach import attach
+from gpuprof.commands.compare import compare
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -267,6 +268,9 @@ def _save_start_up() -> None:
     gc.disable()
 
 
+cli.add_command(compare)
+
+
 def _own_cores() -> int:
     """CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -333,6 +337,11 @@ def _show(analysis: Analysis, form: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
+    """Writes a file that the user named.
+
+    Raises:
+        GpuprofError: it can't be written.
+    """
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Commands of the command line that have a module of their own."""
+"""Commands of the command line that are long enough for a module of their own."""

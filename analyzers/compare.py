@@ -1,0 +1,407 @@
+"""Two diagnoses side by side: did the step change, by how much, and what of it moved?
+
+A change is only claimed when its interval leaves zero out (`gpuprof.analyzers.change`). Parts of
+the step are tested one by one at a level that keeps all of them together at the same risk, so that
+two runs of the same loop come out as "no difference" in their parts too. Causes follow the part of
+the step that they are seen in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuprof.analyzers.account import RankAccount
+from gpuprof.analyzers.change import LEVEL, MIN_SAMPLES, Change, change_of
+from gpuprof.analyzers.summary import accounted_events
+from gpuprof.comparison import (
+    CauseChange,
+    Comparison,
+    KernelChange,
+    PartChange,
+    Side,
+    State,
+    StepChange,
+    Verdict,
+)
+from gpuprof.diagnosis import BUCKETS, Diagnosis, RankSummary
+from gpuprof.trace import Category
+
+F64 = NDArray[np.float64]
+
+PART_LEVEL = 1 - (1 - LEVEL) / len(BUCKETS)
+"""Level of one bucket's interval, so that all of them together keep `LEVEL` (Bonferroni)."""
+
+RELEVANT_FRAC = 0.01
+"""A part or kernel that changed by less than 1 % of the step is not named."""
+
+RELEVANT_BLIND_FRAC = 0.02
+"""The same where the noise is unknown: the share under which a cause's gain is not named either."""
+
+MOST_KERNELS = 10
+
+CAUSE_BUCKETS: Mapping[str, str] = {
+    "dataloader": "input",
+    "sync-points": "sync",
+    "nccl-wait": "communication",
+    "host-overhead": "host",
+    "memcpy": "copy",
+    "checkpoint": "checkpoint",
+}
+"""The part of the step that a cause is seen in; the others are seen in none alone."""
+
+METHOD = (
+    "difference of means by Welch's test over batches of steps, with an allowance for what differs"
+    " from one start of a job to the next"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSamples:
+    """A run's steps one by one, and its kernels, where more than the diagnosis is at hand.
+
+    step_ms: mean over the ranks, (n_steps,). parts_ms: bucket -> (n_steps,), empty where unknown.
+    kernels: name -> (kind, calls a step, ms a step) of the first rank's main device. all_kernels:
+    whether a name that `kernels` lacks did not run.
+    """
+
+    step_ms: F64
+    parts_ms: dict[str, F64] = field(default_factory=dict)
+    kernels: dict[str, tuple[str, float, float]] = field(default_factory=dict)
+    all_kernels: bool = False
+
+
+def samples_of(diagnosis: Diagnosis) -> RunSamples:
+    """What a diagnosis alone says of its steps: lengths, and the heaviest kernels."""
+    series = [np.array(rank.step_ms, np.float64) for rank in _main_rows(diagnosis)]
+    steps = max(len(series[0]) if series else 0, 1)
+    kernels = {
+        row.name: (row.kind, row.count / steps, row.total_ms / steps) for row in diagnosis.kernels
+    }
+    return RunSamples(_mean_over_ranks(series), {}, kernels)
+
+
+def samples_of_accounts(accounts: Sequence[RankAccount]) -> RunSamples:
+    """What the accounts of a run say of its steps (at least one account)."""
+    budgets = [account.main.budget for account in accounts]
+    parts = {
+        bucket: _mean_over_ranks([b.per_step_ns[bucket][b.steps.keep] / 1e6 for b in budgets])
+        for bucket in BUCKETS
+    }
+    lengths = _mean_over_ranks([b.steps.length_ns / 1e6 for b in budgets])
+    return RunSamples(lengths, parts, _kernels(accounts[0]), all_kernels=True)
+
+
+def compare_runs(
+    before: Diagnosis,
+    after: Diagnosis,
+    before_samples: RunSamples | None = None,
+    after_samples: RunSamples | None = None,
+) -> Comparison:
+    """Compares two runs.
+
+    Args:
+        before, after: Their diagnoses.
+        before_samples, after_samples: Their steps (default: what the diagnosis says).
+    """
+    first = before_samples or samples_of(before)
+    second = after_samples or samples_of(after)
+    change = None
+    if len(first.step_ms) and len(second.step_ms) and first.step_ms.mean() > 0:
+        change = change_of(first.step_ms, second.step_ms)
+    parts = _parts(before, after, first, second) if change is not None else ()
+    shrank, surfaced = _moved(parts, change)
+    return Comparison(
+        gpuprof=after.gpuprof,
+        verdict=_verdict(change),
+        before=_side(before),
+        after=_side(after),
+        step=_step(change),
+        parts=parts,
+        shrank=shrank,
+        surfaced=surfaced,
+        causes=_causes(before, after, parts),
+        kernels=_kernel_changes(first, second, change),
+        different=_different(before, after),
+        warnings=tuple(_warnings(before, after, first, second, change)),
+    )
+
+
+def _main_rows(diagnosis: Diagnosis) -> list[RankSummary]:
+    """The row of each rank's main device, which comes first."""
+    rows: dict[int, RankSummary] = {}
+    for row in diagnosis.ranks:
+        rows.setdefault(row.rank, row)
+    return list(rows.values())
+
+
+def _mean_over_ranks(series: Sequence[F64]) -> F64:
+    """One value a step. Ranks that left more steps out than others cut the series of all."""
+    filled = [one for one in series if len(one)]
+    if not filled:
+        return np.zeros(0, np.float64)
+    shortest = min(len(one) for one in filled)
+    mean: F64 = np.mean([one[-shortest:] for one in filled], axis=0)
+    return mean
+
+
+def _kernels(account: RankAccount) -> dict[str, tuple[str, float, float]]:
+    device, trace = account.main, account.trace
+    if not len(device.events):
+        return {}
+    rows = trace.device.rows[accounted_events(account, device)]
+    steps = max(len(device.steps.length_ns), 1)
+    ids, first, inverse = np.unique(trace.name[rows], return_index=True, return_inverse=True)
+    calls = np.bincount(inverse, minlength=len(ids)) / steps
+    total = np.bincount(inverse, weights=trace.dur_ns[rows], minlength=len(ids)) / 1e6 / steps
+    kinds = {int(Category.MEMCPY): "copy", int(Category.MEMSET): "memset"}
+    return {
+        trace.names[name]: (kinds.get(int(trace.category[rows[at]]), "kernel"), count, length)
+        for name, at, count, length in zip(
+            ids.tolist(), first.tolist(), calls.tolist(), total.tolist(), strict=True
+        )
+    }
+
+
+def _verdict(change: Change | None) -> Verdict:
+    if change is None or change.beyond_noise is None:
+        return "unknown"
+    if not change.beyond_noise:
+        return "no difference"
+    return "faster" if change.difference < 0 else "slower"
+
+
+def _step(change: Change | None) -> StepChange | None:
+    if change is None:
+        return None
+    return StepChange(
+        change_ms=_ms(change.difference),
+        change=round(change.difference / change.before, 5),
+        low_ms=_ms(change.low),
+        high_ms=_ms(change.high),
+        level=LEVEL,
+        method=METHOD if change.low is not None else "one step each: the noise is unknown",
+    )
+
+
+@overload
+def _ms(value: float) -> float: ...
+@overload
+def _ms(value: None) -> None: ...
+@overload
+def _ms(value: float | None) -> float | None: ...
+def _ms(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _side(diagnosis: Diagnosis) -> Side:
+    run = diagnosis.run
+    return Side(
+        inputs=diagnosis.inputs,
+        devices=run.devices,
+        world_size=run.world_size,
+        steps=run.steps.count,
+        source=run.steps.source,
+        step_ms=run.steps.length_ms,
+        bound=diagnosis.bound.class_,
+    )
+
+
+def _parts(
+    before: Diagnosis, after: Diagnosis, first: RunSamples, second: RunSamples
+) -> tuple[PartChange, ...]:
+    """Every bucket, in the order of the budget."""
+    known = bool(first.parts_ms) and bool(second.parts_ms)
+    result = []
+    for bucket in BUCKETS:
+        if known:
+            change = change_of(first.parts_ms[bucket], second.parts_ms[bucket], PART_LEVEL)
+        else:
+            change = Change(
+                before.budget.get(bucket, 0.0) * float(first.step_ms.mean()),
+                after.budget.get(bucket, 0.0) * float(second.step_ms.mean()),
+                None,
+                None,
+            )
+        result.append(
+            PartChange(
+                bucket=bucket,
+                before_ms=round(change.before, 4),
+                after_ms=round(change.after, 4),
+                change_ms=round(change.difference, 4),
+                low_ms=_ms(change.low),
+                high_ms=_ms(change.high),
+                beyond_noise=change.beyond_noise,
+            )
+        )
+    return tuple(result)
+
+
+def _moved(
+    parts: Sequence[PartChange], change: Change | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The buckets that shrank and those that grew, most first. Where a part's own noise is unknown
+    but the step's is known, parts only count when the step itself changed."""
+    if change is None:
+        return (), ()
+    real = []
+    for part in parts:
+        blind = part.beyond_noise is None
+        least = (RELEVANT_BLIND_FRAC if blind else RELEVANT_FRAC) * change.before
+        counts = change.beyond_noise is not False if blind else part.beyond_noise
+        if counts and abs(part.change_ms) >= least:
+            real.append(part)
+    real.sort(key=lambda part: -abs(part.change_ms))
+    return (
+        tuple(part.bucket for part in real if part.change_ms < 0),
+        tuple(part.bucket for part in real if part.change_ms > 0),
+    )
+
+
+def _causes(
+    before: Diagnosis, after: Diagnosis, parts: Sequence[PartChange]
+) -> tuple[CauseChange, ...]:
+    """Every cause that either side found, in the order found."""
+    found = dict.fromkeys(f.cause for f in (*before.findings, *after.findings))
+    by_bucket = {part.bucket: part for part in parts}
+    length = before.run.steps.length_ms or 0.0
+    result = []
+    for cause in found:
+        part = by_bucket.get(CAUSE_BUCKETS.get(cause, ""))
+        old, new = (
+            _cost(before, cause, part.before_ms if part else None),
+            _cost(after, cause, part.after_ms if part else None),
+        )
+        result.append(
+            CauseChange(
+                cause=cause,
+                state=_state(_has(before, cause), _has(after, cause), old, new, part, length),
+                before_ms=_ms(old),
+                after_ms=_ms(new),
+                before_gain_ms=_ms(_gain(before, cause)),
+                after_gain_ms=_ms(_gain(after, cause)),
+            )
+        )
+    return tuple(result)
+
+
+def _has(diagnosis: Diagnosis, cause: str) -> bool:
+    return any(finding.cause == cause for finding in diagnosis.findings)
+
+
+def _cost(diagnosis: Diagnosis, cause: str, part_ms: float | None) -> float | None:
+    """What a cause takes of a step in ms. Where it was not found: what its part of the step takes,
+    or nothing when it was ruled out and has no part of its own."""
+    length = diagnosis.run.steps.length_ms
+    finding = next((f for f in diagnosis.findings if f.cause == cause), None)
+    if finding is not None:
+        return None if length is None else finding.share * length
+    if any(item.cause == cause for item in diagnosis.not_judged):
+        return None
+    return part_ms if part_ms is not None else 0.0
+
+
+def _gain(diagnosis: Diagnosis, cause: str) -> float | None:
+    length = diagnosis.run.steps.length_ms
+    finding = next((f for f in diagnosis.findings if f.cause == cause), None)
+    if finding is None or finding.gain is None or length is None:
+        return None
+    return max(length - finding.gain.step_ms, 0.0)
+
+
+def _state(
+    had: bool,
+    has: bool,
+    old: float | None,
+    new: float | None,
+    part: PartChange | None,
+    length_ms: float,
+) -> State:
+    """A cause near the share from which it is named comes and goes by chance: it is gone or new
+    only when what it costs has changed as well."""
+    if old is None or new is None:
+        return "unknown"
+    least = RELEVANT_BLIND_FRAC * length_ms
+    if abs(new - old) < least or (part is not None and part.beyond_noise is False):
+        return "same"
+    if new < old:
+        return "smaller" if has else "gone"
+    return "larger" if had else "new"
+
+
+def _kernel_changes(
+    first: RunSamples, second: RunSamples, change: Change | None
+) -> tuple[KernelChange, ...]:
+    """The kernels that changed most; without full tables only those that both tables hold."""
+    if change is None:
+        return ()
+    names = dict.fromkeys((*first.kernels, *second.kernels))
+    rows = []
+    for name in names:
+        old, new = first.kernels.get(name), second.kernels.get(name)
+        if (old is None and not first.all_kernels) or (new is None and not second.all_kernels):
+            continue
+        old_ms, new_ms = (old[2] if old else 0.0), (new[2] if new else 0.0)
+        if abs(new_ms - old_ms) < RELEVANT_FRAC * change.before:
+            continue
+        rows.append(
+            KernelChange(
+                name=name,
+                kind=(old or new or ("kernel",))[0],
+                before_ms=round(old_ms, 4),
+                after_ms=round(new_ms, 4),
+                change_ms=round(new_ms - old_ms, 4),
+                before_calls=round(old[1] if old else 0.0, 3),
+                after_calls=round(new[1] if new else 0.0, 3),
+            )
+        )
+    rows.sort(key=lambda row: -abs(row.change_ms))
+    return tuple(rows[:MOST_KERNELS])
+
+
+def _different(before: Diagnosis, after: Diagnosis) -> dict[str, tuple[str, str]]:
+    """What the two recordings say of themselves, where they say different things."""
+    result = {}
+    pairs = {
+        "devices": (", ".join(before.run.devices), ", ".join(after.run.devices)),
+        "world size": (str(before.run.world_size), str(after.run.world_size)),
+    }
+    for name in before.facts:
+        if name in after.facts:
+            pairs[name] = before.facts[name], after.facts[name]
+    for name, (old, new) in pairs.items():
+        if old != new:
+            result[name] = (old, new)
+    return result
+
+
+def _warnings(
+    before: Diagnosis,
+    after: Diagnosis,
+    first: RunSamples,
+    second: RunSamples,
+    change: Change | None,
+) -> list[str]:
+    said = []
+    if change is None:
+        said.append("the length of a step is not known on both sides: nothing can be compared")
+    for name, samples in (("before", first), ("after", second)):
+        if 0 < len(samples.step_ms) < MIN_SAMPLES:
+            count = "one step" if len(samples.step_ms) == 1 else f"{len(samples.step_ms)} steps"
+            said.append(
+                f"{name} holds {count}: at least {MIN_SAMPLES} are needed to know the noise"
+            )
+    if (before.run.steps.source == "none") != (after.run.steps.source == "none"):
+        said.append("only one side has steps: a step is compared with a whole recording")
+    elif before.run.steps.source == "none":
+        said.append("no steps were found: the whole recordings are compared")
+    known = "unknown" not in (*before.run.devices, *after.run.devices)
+    if known and before.run.devices != after.run.devices:
+        said.append("the devices differ: a change need not come from the code")
+    if before.run.world_size != after.run.world_size:
+        said.append("the numbers of ranks differ: the work of a step may differ as well")
+    return said

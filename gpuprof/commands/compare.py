@@ -1,0 +1,57 @@
+"""`gpuprof compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+FORMATS = ("text", "json", "md")
+
+
+@click.command()
+@click.argument("before", type=click.Path())
+@click.argument("after", type=click.Path())
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Also write the comparison as JSON to FILE; '-' prints it, and nothing else.",
+    metavar="FILE|-",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="What is printed.",
+)
+def compare(before: str, after: str, json_file: str | None, form: str) -> None:
+    """Compare two runs: did the step change, by how much, and what of it moved?
+
+    BEFORE and AFTER are what `analyze` takes, or a diagnosis.json that was kept. A change is only
+    claimed when it is beyond noise; "no difference" is an answer.
+
+    \b
+    Examples:
+      gpuprof compare runs/before runs/after
+      gpuprof compare baseline/diagnosis.json runs/mine --format md >> "$GITHUB_STEP_SUMMARY"
+    """
+    from gpuprof.analyzers.compare import compare_runs
+    from gpuprof.cli import _progress, _write
+    from gpuprof.compare_runs import load_run
+    from gpuprof.comparison import to_json
+    from gpuprof.reports.comparison import to_markdown, to_text
+
+    with _progress() as told:
+        first, second = load_run(before, told), load_run(after, told)
+    comparison = compare_runs(first.diagnosis, second.diagnosis, first.samples, second.samples)
+    document = to_json(comparison).decode()
+    if json_file == "-":
+        click.echo(document, nl=False)
+        return
+    if json_file:
+        _write(Path(json_file), document)
+    printed = {"json": lambda _: document, "md": to_markdown, "text": to_text}[form](comparison)
+    click.echo(printed, nl=False)
