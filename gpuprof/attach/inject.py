@@ -22,6 +22,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -65,6 +66,8 @@ STOP_S = 1.0
 """A thread that runs or sleeps stops within microseconds; one in the disk's hands may not."""
 PATIENCE_S = 3.0
 """How long a thread is looked for that may be borrowed."""
+HURRY = -10
+"""On a busy machine whoever holds a thread should not wait for a core; only root may."""
 _SYSCALL = b"\x0f\x05"
 _RESTARTS = {-512, -513, -514}  # ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND
 _RESTART_BLOCK, _RESTART_SYSCALL = -516, 219
@@ -301,6 +304,8 @@ def boot_line(path: str, pid: int) -> str:
 
 def main() -> int:
     """Injects in a process of its own: whatever becomes of it, the kernel lets the thread go."""
+    with suppress(OSError):
+        os.nice(HURRY)
     try:
         done = inject(int(sys.argv[1]), sys.stdin.read())
     except GpuprofError as error:
