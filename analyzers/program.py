@@ -23,8 +23,8 @@ from gpuprof.analyzers.steps import Steps
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-MAX_ITEMS = 20_000
-"""Host calls and device events that one replay runs through: about 15 ms of CPU. A longer window
+MAX_ITEMS = 12_000
+"""Host calls and device events that one replay runs through: about 10 ms of CPU. A longer window
 is represented by a stretch of whole steps."""
 
 LATENCY_QUANTILE = 0.25
