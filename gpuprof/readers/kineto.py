@@ -40,22 +40,16 @@ def read_trace(path: str | os.PathLike[str], *, block_bytes: int = BLOCK_BYTES) 
 
         def take(text: bytes) -> bool:
             events = decoder.batch(text)
-            if events is not None and not builder.add(events):
-                be_exact()
+            while events is not None and not builder.add(events):
+                decoder.decode_as(builder.record)
                 events = decoder.batch(text)
-                return events is not None and builder.add(events)
             return events is not None
 
         def take_each(texts: list[bytes]) -> None:
             before = decoder.dropped.copy()
-            if not builder.add(decoder.one_by_one(texts)):
-                be_exact()
-                decoder.dropped = before
-                builder.add(decoder.one_by_one(texts))
-
-        def be_exact() -> None:
-            builder.exact = True
-            decoder.be_exact()
+            while not builder.add(decoder.one_by_one(texts)):
+                decoder.decode_as(builder.record)
+                decoder.dropped = before.copy()
 
         stream = EventStream(source.blocks(), take, take_each)
         stream.run()

@@ -27,6 +27,8 @@ from gpuprof.readers.kineto_events import (
     ExactComplete,
     Instant,
     Metadata,
+    WideArgs,
+    WideComplete,
 )
 from gpuprof.readers.kineto_times import F64, I64, MAX_US, exact_ns, to_ns, too_coarse
 from gpuprof.readers.kineto_values import collective_args, op_args, product
@@ -43,7 +45,7 @@ MAX_STACK_CHARS = 1 << 16
 DEVICE_TYPE_CPU = 0
 """c10::DeviceType::CPU, the only host type an allocator event carries."""
 
-EMPTY_ARGS = Args()
+EMPTY_ARGS = WideArgs()
 
 NO_ARGUMENTS = b"\0\0\0"
 
@@ -104,7 +106,8 @@ class ColumnBuilder:
         self.blocks: list[Block] = []
         self.rows = 0
         self.events = 0
-        self.exact = False
+        self.record: type[Complete] = Complete
+        """How complete events are to be decoded."""
         self.names = Names()
         self.dropped: Counter[str] = Counter()
         self.clamped: Counter[str] = Counter()
@@ -125,15 +128,22 @@ class ColumnBuilder:
     def add(self, events: list[Any]) -> bool:
         """Adds a batch of decoded events.
 
-        Returns False, and adds nothing, where starts have a fraction that float64 is too coarse
-        for: the batch must then be decoded with decimal starts, and `exact` be set.
+        Returns False, and adds nothing, where the events hold more than their records: a collective
+        that says what it does, or starts with a fraction that float64 is too coarse for. The batch
+        must then be decoded again, complete events as `record`.
         """
-        kind = ExactComplete if self.exact else Complete
-        rows = [event for event in events if type(event) is kind]
+        record = self.record
+        rows: list[Complete] = [event for event in events if type(event) is record]
         start_us = np.fromiter([row.ts for row in rows], np.float64, len(rows))
         dur_us = np.fromiter([row.dur for row in rows], np.float64, len(rows))
-        if not self.exact and too_coarse(np.nan_to_num(start_us), dur_us):
-            return False
+        args = [row.args or EMPTY_ARGS for row in rows]
+        if record is not ExactComplete:
+            if too_coarse(np.nan_to_num(start_us), dur_us):
+                self.record = ExactComplete
+            elif any([arg.collective for arg in args]):  # noqa: C419 (a list is faster)
+                self.record = WideComplete
+            if self.record is not record:
+                return False
         self.events += len(events)
         if len(rows) < len(events):
             instants = [event for event in events if type(event) is Instant]
@@ -143,7 +153,7 @@ class ColumnBuilder:
                 if type(event) is Metadata:
                     self._metadata(event)
         if rows:
-            self._complete(rows, start_us, dur_us)
+            self._complete(rows, args, start_us, dur_us)
         return True
 
     def _metadata(self, event: Metadata) -> None:
@@ -186,22 +196,20 @@ class ColumnBuilder:
                 table[column] = [row[column] for row in kept]
             self.memory.append(table)
 
-    def _complete(self, rows: list[Complete], start_us: F64, dur_us: F64) -> None:
+    def _complete(self, rows: list[Complete], args: list[Args], start_us: F64, dur_us: F64) -> None:
         count = len(rows)
         categories = self.categories
         codes = np.frombuffer(bytes([categories[row.cat] for row in rows]), np.uint8)
         good = (np.abs(start_us) < MAX_US) & (dur_us >= 0) & (dur_us < MAX_US) & (codes != SPAN)
         if not good.all():
             self._count_bad(rows, start_us, dur_us, codes)
-            rows = [row for row, keep in zip(rows, good.tolist(), strict=True) if keep]
+            kept = np.flatnonzero(good).tolist()
+            rows, args = [rows[row] for row in kept], [args[row] for row in kept]
             start_us, dur_us, codes = start_us[good], dur_us[good], codes[good]
             count = len(rows)
             if not count:
                 return
         names, threads = self.names, self.threads
-        args: list[Any] = [row.args for row in rows]
-        if None in args:
-            args = [EMPTY_ARGS if arg is None else arg for arg in args]
         name = np.fromiter([names[row.name] for row in rows], np.int32, count)
         lane = np.fromiter([threads[row.pid, row.tid] for row in rows], np.int32, count)
 
@@ -232,7 +240,7 @@ class ColumnBuilder:
         self._collectives(device, device_args)
         self.blocks.append(
             Block(
-                start_ns=exact_ns(rows) if self.exact else to_ns(start_us),
+                start_ns=exact_ns(rows) if self.record is ExactComplete else to_ns(start_us),
                 dur_ns=np.rint(dur_us * 1000.0).astype(np.int64),
                 category=codes,
                 name=name,
@@ -246,7 +254,7 @@ class ColumnBuilder:
         )
         self.rows += count
 
-    def _collectives(self, rows: I64, args: list[Args]) -> None:
+    def _collectives(self, rows: I64, args: list[Any]) -> None:
         for position, arg in enumerate(args):
             if arg.collective:
                 self.collectives[self.rows + int(rows[position])] = collective_args(arg)

@@ -56,8 +56,6 @@ def _decoders_of_one(*kept: Any) -> list[Any]:
     return [msgspec.json.Decoder(union, strict=strict) for strict in (True, False)]
 
 
-_PLAIN = (Complete, Instant, Metadata)
-_EXACT = (ExactComplete, Instant, Metadata)
 _FLOWS = (FlowPoint, FlowEnd)
 
 
@@ -69,16 +67,17 @@ class EventDecoder:
     """
 
     def __init__(self, *, flows: bool = False) -> None:
-        kept = _FLOWS if flows else _PLAIN
-        self._batch, self._one = _decoders(*kept), _decoders_of_one(*kept)
-        self.exact = False
-        self._searched = 0
         self.dropped: Counter[str] = Counter()
+        self._searched = 0
+        self.decode_as(Complete)
+        if flows:
+            self._batch, self._one = _decoders(*_FLOWS), _decoders_of_one(*_FLOWS)
 
-    def be_exact(self) -> None:
-        """From now on complete events are `ExactComplete`, and 2 µs an event slower."""
-        self.exact = True
-        self._batch, self._one = _decoders(*_EXACT), _decoders_of_one(*_EXACT)
+    def decode_as(self, record: type[Complete]) -> None:
+        """From now on complete events are of this type; exact ones take 2 µs longer each."""
+        kept = (record, Instant, Metadata)
+        self._batch, self._one = _decoders(*kept), _decoders_of_one(*kept)
+        self._record = record
 
     def batch(self, text: bytes) -> list[Event] | None:
         """Events of a JSON array; None where it is not valid or an event needs the patient way."""
@@ -99,7 +98,7 @@ class EventDecoder:
                 loose = json.loads(
                     text.decode("utf-8", "replace"),
                     strict=False,
-                    parse_float=Decimal if self.exact else None,
+                    parse_float=Decimal if self._record is ExactComplete else None,
                 )
             except (ValueError, RecursionError):
                 self.dropped["unreadable"] += 1
@@ -108,7 +107,7 @@ class EventDecoder:
                 if inner and self._searched <= MAX_SEARCHED_BYTES:
                     waiting.extend(reversed(scan_events(inner)[0]))
                 continue
-            event = mend(loose, self.dropped, exact=self.exact)
+            event = mend(loose, self.dropped, record=self._record)
             if event is not None:
                 events.append(event)
         return events

@@ -36,6 +36,35 @@ class Args(
         "old_dims": "Input dims",
         "call_stack": "Call stack",
         "collective": "Collective name",
+    },
+):
+    """`args` of a complete event; the field's name in the file is on the right above.
+
+    Few, and in the file's order: the decoder compares a key that is none of them with each.
+    """
+
+    device: int | str | None = None
+    stream: int | str | None = None
+    corr: int = 0
+    warps: float = NAN
+    grid: msgspec.Raw = EMPTY
+    block: msgspec.Raw = EMPTY
+    occupancy: float = NAN
+    bytes: int | str | None = None
+    old_dims: msgspec.Raw = EMPTY
+    dims: msgspec.Raw = EMPTY
+    types: msgspec.Raw = EMPTY
+    concrete: msgspec.Raw = EMPTY
+    call_stack: str = ""
+    collective: msgspec.Raw = EMPTY
+    cuda_correlation: int = 0
+    hip_correlation: int = 0
+
+
+class WideArgs(
+    Args,
+    gc=False,
+    rename={
         "in_elements": "In msg nelems",
         "out_elements": "Out msg nelems",
         "group": "Process Group Name",
@@ -48,22 +77,8 @@ class Args(
         "dst_rank": "Dst Rank",
     },
 ):
-    """`args` of a complete event; the field's name in the file is on the right above."""
+    """The same with what a collective has besides."""
 
-    corr: int = 0
-    stream: int | str | None = None
-    device: int | str | None = None
-    grid: msgspec.Raw = EMPTY
-    block: msgspec.Raw = EMPTY
-    warps: float = NAN
-    occupancy: float = NAN
-    bytes: int | str | None = None
-    dims: msgspec.Raw = EMPTY
-    types: msgspec.Raw = EMPTY
-    concrete: msgspec.Raw = EMPTY
-    old_dims: msgspec.Raw = EMPTY
-    call_stack: str = ""
-    collective: msgspec.Raw = EMPTY
     in_elements: msgspec.Raw = EMPTY
     out_elements: msgspec.Raw = EMPTY
     dtype: msgspec.Raw = EMPTY
@@ -75,8 +90,6 @@ class Args(
     seq: msgspec.Raw = EMPTY
     src_rank: msgspec.Raw = EMPTY
     dst_rank: msgspec.Raw = EMPTY
-    cuda_correlation: int = 0
-    hip_correlation: int = 0
 
 
 class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
@@ -89,6 +102,12 @@ class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
     cat: str = ""
     dur: float = NAN
     args: Args | None = None
+
+
+class WideComplete(Complete, tag_field="ph", tag="X", gc=False):
+    """A complete event of a trace whose collectives say what they do."""
+
+    args: WideArgs | None = None
 
 
 class InstantArgs(
@@ -155,7 +174,7 @@ class FlowEnd(msgspec.Struct, tag_field="ph", tag="f", gc=False):
     cat: str = ""
 
 
-class ExactComplete(Complete, tag_field="ph", tag="X", gc=False):
+class ExactComplete(WideComplete, tag_field="ph", tag="X", gc=False):
     """A complete event whose start keeps every digit that the file has."""
 
     ts: Decimal  # type: ignore[assignment]

@@ -16,23 +16,23 @@ from gpuprof.readers.kineto_events import (
     EMPTY,
     NAN,
     PHASES,
-    Args,
     Complete,
     ExactComplete,
     Instant,
     InstantArgs,
     MetaArgs,
     Metadata,
+    WideArgs,
 )
 
 LARGEST = 1e30
 """Numbers with a fraction beyond this are no ids; NaN compares false."""
 
 
-def mend(loose: Any, dropped: Counter[str], *, exact: bool) -> Any:
+def mend(loose: Any, dropped: Counter[str], *, record: type[Complete]) -> Any:
     """An event from loose JSON; None, and counted in `dropped`, where it has no known phase.
 
-    Starts become decimals where `exact` is set.
+    Complete events become records of the given type.
     """
     if not isinstance(loose, dict):
         return None
@@ -40,9 +40,9 @@ def mend(loose: Any, dropped: Counter[str], *, exact: bool) -> Any:
     args = loose.get("args")
     args = args if isinstance(args, dict) else {}
     if phase == "X":
-        make: Any = ExactComplete if exact else Complete
-        return make(
-            ts=(to_decimal if exact else to_float)(loose.get("ts")),
+        ts: Any = (to_decimal if record is ExactComplete else to_float)(loose.get("ts"))
+        return record(
+            ts=ts,
             name=to_text(loose.get("name", "")),
             pid=to_id(loose.get("pid")),
             tid=to_id(loose.get("tid")),
@@ -76,7 +76,7 @@ def mend(loose: Any, dropped: Counter[str], *, exact: bool) -> Any:
     return None
 
 
-def _mend_args(args: dict[str, Any]) -> Args:
+def _mend_args(args: dict[str, Any]) -> WideArgs:
     """The same fields from loose values."""
 
     def raw(*keys: str) -> msgspec.Raw:
@@ -89,7 +89,7 @@ def _mend_args(args: dict[str, Any]) -> Args:
         value = args.get(key)
         return None if value is None else to_id(value)
 
-    return Args(
+    return WideArgs(
         corr=to_int(args.get("correlation")) or 0,
         cuda_correlation=to_int(args.get("cuda_correlation")) or 0,
         hip_correlation=to_int(args.get("hip_correlation")) or 0,

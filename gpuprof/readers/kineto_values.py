@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-from gpuprof.readers.kineto_events import Args
+from gpuprof.readers.kineto_events import WideArgs
 from gpuprof.readers.kineto_mend import to_int, to_text
 from gpuprof.trace import CollectiveArgs, DeviceInfo, OpArgs, ProcessGroup
 
@@ -90,7 +90,7 @@ def _texts(value: Any) -> tuple[str, ...]:
     )
 
 
-def collective_args(args: Args) -> CollectiveArgs:
+def collective_args(args: WideArgs) -> CollectiveArgs:
     """The arguments that an event of a collective carries."""
     size = _integer(args.group_size)
     return CollectiveArgs(
