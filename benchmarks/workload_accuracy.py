@@ -99,8 +99,9 @@ def place(finding: Finding) -> str:
     if not finding.where:
         return "–"
     where = finding.where[0]
-    lines = (WORKLOADS / Path(where.file).name).read_text().splitlines()
-    text = lines[(where.line or 1) - 1].strip() if where.line else ""
+    path = WORKLOADS / Path(where.file).name
+    lines = path.read_text().splitlines() if path.is_file() else []
+    text = lines[where.line - 1].strip() if where.line and where.line <= len(lines) else ""
     return f"{Path(where.file).name}:{where.line} {where.function} | {text}"
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from gpuprof.collectors.torch_profiler import named_calls
+from gpuprof.collectors.torch_profiler import hidden, named_calls
 
 LOADER_PATIENCE = 8
 """So many batches without an optimizer step, and batches are the steps: an inference loop. Fewer
@@ -140,6 +140,7 @@ def steps_found(on_step: Callable[[], None]) -> Iterator[StepFinder]:
     original = iterator.__next__
 
     @wraps(original)
+    @hidden
     def counted(self: Any) -> Any:
         batch = original(self)
         finder.batch_fetched()
@@ -190,6 +191,7 @@ def _drawn(original: Callable[..., Any], label: str) -> Callable[..., Any]:
     from torch.profiler import record_function
 
     @wraps(original)
+    @hidden
     def drawn(*args: Any, **keywords: Any) -> Any:
         with record_function(label):
             return original(*args, **keywords)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof.collectors.hooks import patching
+from gpuprof.collectors.torch_profiler import hidden
 
 CALLS = {
     "item": ".item()",
@@ -73,6 +74,7 @@ def sync_lines(counts: SyncCounts) -> Iterator[None]:
 
     def wrapped(original: Callable[..., Any], spelling: str) -> Callable[..., Any]:
         @wraps(original)
+        @hidden
         def call(self: Any, *args: Any, **keywords: Any) -> Any:
             if getattr(inside, "busy", False) or os.getpid() != pid:
                 return original(self, *args, **keywords)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 log = logging.getLogger("gpuprof")
 
@@ -35,6 +35,22 @@ for its own set-up (CUPTI's initialization takes seconds)."""
 
 OURS = "_gpuprof"
 """Attribute of the profilers that are started here."""
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def hidden(function: Function) -> Function:
+    """Makes a wrapper's frame known for gpuprof's own in recorded stacks, wherever gpuprof lies.
+
+    Else the wrapper would be the innermost line that is neither torch's nor a library's, and be
+    named in place of the user's.
+    """
+    code = function.__code__
+    function.__code__ = code.replace(
+        co_filename=f"gpuprof/collectors/{Path(code.co_filename).name}"
+    )
+    return function
 
 
 class WithheldError(Exception):
@@ -266,6 +282,7 @@ def _named(module: ModuleType, name: str) -> Iterator[None]:
     label = f"{module.__name__}.{name}"
 
     @wraps(original)
+    @hidden
     def named(*args: Any, **keywords: Any) -> Any:
         with record_function(label):
             return original(*args, **keywords)

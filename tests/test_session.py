@@ -424,6 +424,24 @@ def test_lines_that_wait_for_the_device_are_named(tmp_path: Path) -> None:
     assert len(found) == 2
 
 
+def test_frames_of_ours_are_no_lines_of_the_user(tmp_path: Path) -> None:
+    """The innermost line around a wrapped call is the user's, not the wrapper's."""
+    from torch.utils.data import DataLoader
+
+    from gpuprof.analyzers.places import is_user_frame
+    from gpuprof.readers.kineto import read_trace
+
+    step = make_step()
+    with gpuprof.session(tmp_path, **QUIET):
+        for _, _ in zip(range(12), DataLoader(list(range(20))), strict=False):
+            torch.save({}, tmp_path / "model.pt")
+            step()
+    frames = set(read_trace(tmp_path / "attribution-rank00000.json.gz").names)
+    users = {frame.split("(")[0] for frame in frames if is_user_frame(frame)}
+    assert not {u for u in users if Path(u).name in ("hooks.py", "sync_lines.py")}
+    assert not [u for u in users if Path(u).name == "torch_profiler.py"]
+
+
 def test_importing_session_imports_no_torch() -> None:
     """The public names stay light."""
     code = (
