@@ -256,6 +256,7 @@ def run(
 
 
 cli.add_command(attach)
+cli.add_command(compare)
 
 
 def _save_start_up() -> None:
@@ -266,9 +267,6 @@ def _save_start_up() -> None:
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.disable()
-
-
-cli.add_command(compare)
 
 
 def _own_cores() -> int:
