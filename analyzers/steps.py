@@ -131,6 +131,9 @@ def steps_on_device(marks: Marks, launches: Launches, events: I64, whole: tuple[
     issued = np.where(known, launches.call_start_ns[events], launches.start_ns[events])
     step = np.searchsorted(issued_start, issued, side="right") - 1
     inside = (step >= 0) & (issued < issued_end[-1])
+    if known.any():
+        # What a host far ahead had launched before the window runs inside it, and is no step's.
+        inside[: int(np.argmax(known))] = False
     counts = np.bincount(step[inside], minlength=n_steps)
     last_end = np.zeros(n_steps, np.int64)
     np.maximum.at(last_end, step[inside], launches.end_ns[events][inside])

@@ -240,3 +240,18 @@ def test_on_a_cpu_without_marks_the_recording_is_one_stretch() -> None:
     steps = steps_on_host(find_marks(trace), (5, 105))
     assert steps.source == "none"
     assert steps.length_ns.tolist() == [100]
+
+
+def test_work_from_before_the_window_is_no_steps() -> None:
+    """A host that is far ahead leaves kernels of earlier steps in the window; counted to the steps
+    in which they run, they would make the last step look cut off."""
+    trace = TraceBuilder()
+    for i in range(40):
+        trace.launch_kernel("old", start_us=i * 10, dur_us=10)
+    for number in range(4):
+        begun = number * 120
+        trace.step(number, start_us=begun, dur_us=120)
+        for i in range(10):
+            start = 400 + number * 100 + i * 10
+            trace.launch_kernel("k", launch_us=begun + i * 10, start_us=start, dur_us=10)
+    assert steps_of(trace).keep.all()
