@@ -248,7 +248,9 @@ def _judged(marks: Marks, start: I64, end: I64, counts: I64) -> Steps:
     others = [i for i in range(1, last + 1) if i not in why]
     if len(others) >= WARM_UP_STEPS:
         usual = float(np.median(length[others]))
-        if 0 < usual < length[0] / WARM_UP_RATIO:
+        # As long as a later one is not warm-up: batches that come in bursts, regular saves.
+        alone = int(length[0]) > int(length[others].max())
+        if alone and 0 < usual < length[0] / WARM_UP_RATIO:
             why[0] = f"warm-up: {length[0] / usual:.1f} times the usual length"
     for i in range(len(length)):
         if length[i] <= 0:

@@ -242,6 +242,16 @@ def test_on_a_cpu_without_marks_the_recording_is_one_stretch() -> None:
     assert steps.length_ns.tolist() == [100]
 
 
+def test_a_first_step_that_comes_again_is_no_warm_up() -> None:
+    """Batches of several workers arrive in bursts: every fourth step waits for all of them."""
+    job = Job()
+    for number in range(8):
+        with job.step(number):
+            job.kernel("k", 500 if number % 4 == 0 else 100)
+            job.synchronize()
+    assert steps_of(job).keep.all()
+
+
 def test_work_from_before_the_window_is_no_steps() -> None:
     """A host that is far ahead leaves kernels of earlier steps in the window; counted to the steps
     in which they run, they would make the last step look cut off."""
