@@ -1,0 +1,335 @@
+"""How often the verdict is right on simulated runs, whose causes and true gains are known.
+
+    python benchmarks/simulated_accuracy.py [--quick | --full] [--write docs/accuracy.md] [--list]
+
+A grid: 8 causes × severity × kind of run × noise, healthy runs, and pairs of causes. What a finding
+promises is compared with the same draw, run again with that very cause repaired. A finding is
+wrong when the repaired twin is less than 2 % faster; a run counts as healthy when no repair would
+save 2 %, as one with the cause when its repair saves 5 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fixtures.simulator import CAUSES, KINDS, Run, draw_run, simulate, write_traces
+from fixtures.simulator.faults import FITS, VARIANTS, draw_planted, plant_share
+from gpuprof.api import analyze
+from gpuprof.diagnosis import Diagnosis, Finding
+
+WRONG_BELOW = 0.02
+PRESENT_FROM = 0.05
+MATTERS_FROM = 0.10
+"""Shares of the step; the first two are the analyzers' own bands, the last one the issue's."""
+
+PAIRS = (
+    ("dataloader", "sync-points"),
+    ("dataloader", "checkpoint"),
+    ("dataloader", "nccl-wait"),
+    ("host-overhead", "checkpoint"),
+    ("memcpy", "checkpoint"),
+    ("sync-points", "nccl-wait"),
+    ("memcpy", "nccl-wait"),
+    ("dataloader", "memcpy"),
+)
+
+BINS = np.linspace(0.0, 1.0, 11)
+
+
+@dataclass
+class Case:
+    """One run to judge. base: the run without its causes."""
+
+    label: str
+    kind: str
+    run: Run
+    base: Run
+    planted: tuple[str, ...]
+    variant: str = ""
+    lost: float = 0.0
+
+
+@dataclass
+class Outcome:
+    """truth: cause -> true gain, of what was planted or found."""
+
+    case: Case
+    found: list[Finding]
+    not_judged: set[str]
+    truth: dict[str, float]
+    error: float | None
+
+
+@dataclass
+class Totals:
+    first: list[bool] = field(default_factory=list)
+    found: list[bool] = field(default_factory=list)
+    healthy: list[bool] = field(default_factory=list)
+    pairs: list[bool] = field(default_factory=list)
+    confusion: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+
+def cases(full: bool) -> Iterator[Case]:
+    """The grid, lazily: drawing a case simulates it some times."""
+    severities = (0.12, 0.2, 0.35, 0.6) if full else (0.15, 0.4)
+    noises = (0.05, 0.2, 0.4) if full else (0.2,)
+    n_healthy = 30 if full else 10
+    for kind in KINDS:
+        for seed in range(n_healthy if kind != "pipeline" else n_healthy // 3):
+            noise = (0.05, 0.2, 0.4)[seed % 3]
+            run = draw_run(kind, 1000 + seed, noise)
+            yield Case(f"healthy {kind} seed {1000 + seed} noise {noise}", kind, run, run, ())
+    for cause in CAUSES:
+        for kind in FITS[cause]:
+            for variant in VARIANTS[cause]:
+                if (variant == "bubble") != (kind == "pipeline") and variant == "bubble":
+                    continue
+                if kind == "inference" and variant == "item-in-backward":
+                    continue  # it has none
+                for severity in severities:
+                    for seed, noise in enumerate(noises):
+                        yield _single(cause, kind, variant, severity, 10 * seed + 1, noise)
+    for seed in range(4 if full else 1):
+        for first, second in PAIRS:
+            for kind in FITS[first]:
+                if kind in FITS[second] and kind != "inference":
+                    run, _ = plant_share(draw_run(kind, 50 + seed, 0.2), first, 0.2)
+                    run, lost = plant_share(run, second, 0.2)
+                    label = f"pair {first}+{second} {kind} seed {50 + seed}"
+                    yield Case(label, kind, run, run, (first, second), "", lost)
+
+
+def _single(cause: str, kind: str, variant: str, severity: float, seed: int, noise: float) -> Case:
+    run, lost = draw_planted(kind, seed, noise, cause, severity, variant)
+    graphs = False if kind == "inference" else None
+    base = draw_run(kind, seed, noise, graphs=graphs)
+    label = f"{cause} {variant} {kind} seed {seed} noise {noise} lost {lost:.2f}"
+    return Case(label, kind, run, base, (cause,), variant, lost)
+
+
+def judge(case: Case) -> Outcome:
+    """Analyzes a case and asks the simulator for the truth."""
+    simulated = simulate(case.run)
+    with tempfile.TemporaryDirectory() as folder:
+        write_traces(simulated, Path(folder))
+        diagnosis = analyze(folder)
+    truth: dict[str, float] = {}
+    by_cause = {f.cause: f for f in diagnosis.findings}
+    for cause in {*case.planted, *by_cause} & set(CAUSES):
+        truth[cause] = true_gain(case, cause, by_cause.get(cause), simulated.step_ns)
+    return Outcome(case, list(diagnosis.findings), _names(diagnosis), truth, diagnosis.replay.error)
+
+
+def _names(diagnosis: Diagnosis) -> set[str]:
+    return {n.cause for n in diagnosis.not_judged}
+
+
+def true_gain(case: Case, cause: str, finding: Finding | None, step_ns: float) -> float:
+    """What the repair that the finding speaks of really saves, share of the step."""
+    times = 1
+    repaired = {cause}
+    if cause == "small-batch":
+        repaired, times = set(), 2
+        told = re.search(r"when (\d+) times", finding.gain.how if finding and finding.gain else "")
+        times = int(told[1]) if told else times
+    elif cause == "nccl-wait" and finding is not None and finding.late_ranks:
+        if case.planted == ("imbalance",):
+            return 1.0 - simulate(case.base).step_ns / step_ns
+        repaired = {"late-rank"}
+    return 1.0 - simulate(case.run, repaired, times).step_ns / times / step_ns
+
+
+def add_up(outcomes: list[Outcome]) -> Totals:
+    """Counts what the issue asks for, and says what failed."""
+    totals = Totals()
+    for one in outcomes:
+        names = [f.cause for f in one.found if f.cause in CAUSES]
+        planted = one.case.planted
+        said = ", ".join(
+            f"{f.cause} share {f.share:.2f} gain "
+            f"{'-' if f.gain is None else format(f.gain.reduction, '.2f')}"
+            f" true {one.truth.get(f.cause, float('nan')):.2f}"
+            for f in one.found
+        )
+        failed = ""
+        if not planted:
+            totals.healthy.append(not names)
+            failed = "" if not names else "names something"
+        elif len(planted) == 2:
+            if all(one.truth[c] >= PRESENT_FROM for c in planted):
+                totals.pairs.append(set(planted) <= set(names))
+                failed = "" if totals.pairs[-1] else "misses one of two"
+        elif one.case.lost >= MATTERS_FROM:
+            totals.first.append(bool(names) and names[0] == planted[0])
+            totals.found.append(planted[0] in names)
+            totals.confusion[planted[0], names[0] if names else "nothing"] += 1
+            failed = "" if totals.first[-1] else "first finding is another"
+        wrong = [c for c in names if one.truth[c] < WRONG_BELOW and c not in planted]
+        if wrong and not failed:
+            failed = f"accuses {', '.join(wrong)}"
+        off = [
+            f.cause
+            for f in one.found
+            if f.gain and f.cause in one.truth and abs(f.gain.reduction - one.truth[f.cause]) > 0.1
+        ]
+        if off and not failed:
+            failed = f"gain of {', '.join(off)} is off"
+        if failed:
+            totals.failures.append(f"{one.case.label}: {failed} [{said or 'nothing'}]")
+    return totals
+
+
+def gain_errors(outcomes: list[Outcome], cause: str | None = None) -> np.ndarray:
+    """|predicted - true| gain of every finding with a gain, points of step time."""
+    return np.array(
+        [
+            100 * abs(f.gain.reduction - one.truth[f.cause])
+            for one in outcomes
+            for f in one.found
+            if f.gain is not None and f.cause in one.truth and cause in (None, f.cause)
+        ]
+    )
+
+
+def calibration(outcomes: list[Outcome]) -> tuple[float, list[tuple[float, float, int]]]:
+    """Expected calibration error (Naeini et al. 2015), and per bin: stated, right, how many."""
+    stated, right = [], []
+    for one in outcomes:
+        for f in one.found:
+            if f.cause in one.truth:
+                stated.append(f.confidence)
+                right.append(one.truth[f.cause] >= WRONG_BELOW)
+    if not stated:
+        return 0.0, []
+    said, is_right = np.array(stated), np.array(right, np.float64)
+    which = np.clip(np.digitize(said, BINS) - 1, 0, len(BINS) - 2)
+    rows = [
+        (
+            float(said[which == b].mean()),
+            float(is_right[which == b].mean()),
+            int((which == b).sum()),
+        )
+        for b in np.unique(which)
+    ]
+    return sum(n * abs(s - r) for s, r, n in rows) / len(said), rows
+
+
+def frac(values: list[bool]) -> str:
+    return f"{sum(values)} of {len(values)} ({np.mean(values):.1%})" if values else "none"
+
+
+def report(outcomes: list[Outcome], totals: Totals, command: str, spent_s: float) -> str:
+    """The page."""
+    errors = gain_errors(outcomes)
+    ece, bins = calibration(outcomes)
+    replay = np.array([one.error for one in outcomes if one.error is not None])
+    lines = [
+        "# How often gpuprof is right",
+        "",
+        f"Made by `{command}` on {platform.machine()}, Python {platform.python_version()}, in"
+        f" {spent_s:.0f} s of CPU: {len(outcomes)} simulated runs (`fixtures/simulator`). True gains"
+        " come from the same draw with the cause repaired.",
+        "",
+        "| what | measured | goal |",
+        "| --- | --- | --- |",
+        f"| one cause, at least 10 % of the step: first finding right | {frac(totals.first)} | 99 % |",
+        f"| the same: found at all | {frac(totals.found)} | |",
+        f"| healthy: nothing named | {frac(totals.healthy)} | 99 % |",
+        f"| pairs: both found | {frac(totals.pairs)} | 95 % |",
+    ]
+    if len(errors):
+        lines += [
+            f"| error of the predicted gain, median | {np.median(errors):.2f} points | 3 |",
+            f"| the same, 95th percentile | {np.percentile(errors, 95):.2f} points | 10 |",
+        ]
+    lines += [
+        f"| expected calibration error of the confidence | {ece:.3f} | 0.05 |",
+        f"| unchanged replay off by more than 1 % | {int((replay > 0.01).sum())} of {len(replay)} | |",
+        "",
+        "## By cause",
+        "",
+        "Precision: findings whose repair saves at least 2 %. Recall: found, where its repair saves"
+        " at least 5 %. Not judged: of the latter.",
+        "",
+        "| cause | precision | recall | not judged | gain error, median | 95 % |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for cause in CAUSES:
+        named = [one for one in outcomes if cause in {f.cause for f in one.found}]
+        good = [one.truth[cause] >= WRONG_BELOW for one in named]
+        there = [
+            one
+            for one in outcomes
+            if cause in one.case.planted and one.truth[cause] >= PRESENT_FROM
+        ]
+        hit = [cause in {f.cause for f in one.found} for one in there]
+        silent = sum(cause in one.not_judged for one in there)
+        own = gain_errors(outcomes, cause)
+        gain = f"{np.median(own):.1f} | {np.percentile(own, 95):.1f}" if len(own) else "– | –"
+        lines.append(f"| {cause} | {frac(good)} | {frac(hit)} | {silent} | {gain} |")
+    lines += ["", "## First finding, by planted cause", "", "| planted | first finding | runs |"]
+    lines += ["| --- | --- | --- |"]
+    lines += [f"| {a} | {b} | {n} |" for (a, b), n in sorted(totals.confusion.items())]
+    lines += ["", "## Confidence", "", "| stated | right | findings |", "| --- | --- | --- |"]
+    lines += [f"| {s:.2f} | {r:.2f} | {n} |" for s, r, n in bins]
+    lines += ["", "## Recorded runs with labels", "", real_cases(), ""]
+    return "\n".join(lines)
+
+
+def real_cases() -> str:
+    """Totals of `benchmarks/accuracy.py`, where its recordings are at hand."""
+    from benchmarks.accuracy import DEFAULT_CASES, faults_of, read_cases
+
+    if not (DEFAULT_CASES / "cases.jsonl").exists():
+        return "Not at hand when this page was made."
+    all_cases = read_cases(DEFAULT_CASES)
+    right = 0
+    for case in all_cases:
+        diagnosis = analyze(*(DEFAULT_CASES / name for name in case["files"]))
+        right += not faults_of(diagnosis, case["expect"])
+    return f"{right} of {len(all_cases)} are right (`python benchmarks/accuracy.py`)."
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="some 200 runs (default)")
+    size.add_argument("--full", action="store_true", help="some 800 runs")
+    parser.add_argument("--write", type=Path, help="write the page there")
+    parser.add_argument("--list", action="store_true", help="say each failure")
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    options = parser.parse_args()
+    begun = time.process_time()
+    outcomes = []
+    for case in cases(options.full):
+        if options.only in case.label:
+            outcomes.append(judge(case))
+            if sys.stderr.isatty():
+                print(f"\r{len(outcomes)} runs", end="", file=sys.stderr)
+    totals = add_up(outcomes)
+    command = "python benchmarks/simulated_accuracy.py" + (" --full" if options.full else "")
+    page = report(outcomes, totals, command, time.process_time() - begun)
+    print(page)
+    if options.list:
+        print("\n".join(totals.failures))
+    if options.write:
+        options.write.write_text(page, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
