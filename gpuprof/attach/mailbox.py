@@ -131,7 +131,7 @@ def make(pid: int, agent: str) -> Mailbox:
             if space.f_bavail * space.f_frsize < FREE_BYTES:
                 why = f"{place} has less than {FREE_BYTES >> 20} MiB free"
                 continue
-            _clear_stale(parent, f"gpuprof-attach-{pid}-")
+            _clear_stale(parent, "gpuprof-attach-")
             name = f"gpuprof-attach-{pid}-{secrets.token_hex(8)}"
             (parent / name).mkdir(mode=0o700)
             box = Mailbox(parent, place, name)
