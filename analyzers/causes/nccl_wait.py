@@ -55,7 +55,7 @@ from gpuprof.analyzers.late_ranks import held_up_by, waiting_frac, without_laten
 from gpuprof.analyzers.places import lines_of, records_lines
 from gpuprof.analyzers.ranks import RankComparison
 from gpuprof.analyzers.wording import percent
-from gpuprof.analyzers.work_skew import price_evened_out, rank_skew
+from gpuprof.analyzers.work_skew import find_bubble, price_evened_out, rank_skew
 from gpuprof.diagnosis import Evidence, Gain, NotJudged, Place, RuledOut, Window
 
 ID = "nccl-wait"
@@ -93,6 +93,15 @@ _NAMES = {
 
 def judge(run: RunView) -> Verdict:
     """Judges cause 4."""
+    bubble = find_bubble(run.ranks)
+    if bubble is not None and run.share(*BUCKETS) - bubble.idle_frac < run.named_from:
+        # A stage's receive lasts until the other stage is done: no network shortens that.
+        return RuledOut(
+            cause=ID,
+            why=f"the stages of a pipeline pass {percent(bubble.idle_frac)} of the step in sends and"
+            f" receives, which is waiting for each other (see imbalance); other communication"
+            f" holds {percent(max(run.share(*BUCKETS) - bubble.idle_frac, 0.0))}",
+        )
     if run.comparison is not None and run.comparison.matched:
         return _compared(run, run.comparison)
     return _alone(run)
