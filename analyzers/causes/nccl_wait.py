@@ -117,6 +117,12 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
     late = comparison.late_ranks if waiting >= run.named_from else ()
     if late:
         gain = _punctual(run, comparison, late)
+        if gain is not None and gain.reduction < LEAST_GAIN:
+            return RuledOut(
+                cause=ID,
+                why=f"{named_ranks(late)} often {'comes' if len(late) == 1 else 'come'} last, but"
+                f" if nobody waited the step would be only {percent(gain.reduction)} shorter",
+            )
         come = "comes" if len(late) == 1 else "come"
         title = f"{named_ranks(late).capitalize()} {come} late: the others wait"
         title += f" {percent(waiting_frac(run.ranks, comparison, late))} of each step"
