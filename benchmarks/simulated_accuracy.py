@@ -241,12 +241,13 @@ def report(outcomes: list[Outcome], totals: Totals, command: str, spent_s: float
         "# How often gpuprof is right",
         "",
         f"Made by `{command}` on {platform.machine()}, Python {platform.python_version()}, in"
-        f" {spent_s:.0f} s of CPU: {len(outcomes)} simulated runs (`fixtures/simulator`). True gains"
-        " come from the same draw with the cause repaired.",
+        f" {spent_s:.0f} s of CPU: {len(outcomes)} simulated runs (`fixtures/simulator`)."
+        " True gains come from the same draw with the cause repaired.",
         "",
         "| what | measured | goal |",
         "| --- | --- | --- |",
-        f"| one cause, at least 10 % of the step: first finding right | {frac(totals.first)} | 99 % |",
+        "| one cause, at least 10 % of the step: first finding right"
+        f" | {frac(totals.first)} | 99 % |",
         f"| the same: found at all | {frac(totals.found)} | |",
         f"| healthy: nothing named | {frac(totals.healthy)} | 99 % |",
         f"| pairs: both found | {frac(totals.pairs)} | 95 % |",
@@ -258,7 +259,8 @@ def report(outcomes: list[Outcome], totals: Totals, command: str, spent_s: float
         ]
     lines += [
         f"| expected calibration error of the confidence | {ece:.3f} | 0.05 |",
-        f"| unchanged replay off by more than 1 % | {int((replay > 0.01).sum())} of {len(replay)} | |",
+        "| unchanged replay off by more than 1 % |"
+        f" {int((replay > 0.01).sum())} of {len(replay)} | |",
         "",
         "## By cause",
         "",

@@ -98,8 +98,8 @@ def judge(run: RunView) -> Verdict:
         # A stage's receive lasts until the other stage is done: no network shortens that.
         return RuledOut(
             cause=ID,
-            why=f"the stages of a pipeline pass {percent(bubble.idle_frac)} of the step in sends and"
-            f" receives, which is waiting for each other (see imbalance); other communication"
+            why=f"the stages of a pipeline pass {percent(bubble.idle_frac)} of the step in sends"
+            " and receives, which is waiting for each other (see imbalance); other communication"
             f" holds {percent(max(run.share(*BUCKETS) - bubble.idle_frac, 0.0))}",
         )
     if run.comparison is not None and run.comparison.matched:
