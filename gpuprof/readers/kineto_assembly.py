@@ -142,11 +142,11 @@ class Assembly:
             self.dropped["more than a week away from the rest"] += int(far.sum())
             order = order[~far[order]]
         sorted_start = start[order]
-        same = np.flatnonzero(sorted_start[1:] == sorted_start[:-1])
-        if len(same):
-            tied = np.union1d(same, same + 1)
+        same = sorted_start[1:] == sorted_start[:-1]
+        if same.any():
+            tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
             rows = order[tied]
-            order[tied] = rows[np.lexsort((rows, -dur[rows], start[rows]))]
+            order[tied] = rows[np.lexsort((-dur[rows], sorted_start[tied]))]
         return order.astype(np.int64, copy=False)
 
     def _set_base(self, middle: int) -> None:

@@ -55,11 +55,12 @@ JOIN = b"\0".join
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
-class Products(dict[bytes, int]):
-    """The products of grids and blocks by their JSON."""
+class Sizes(dict[bytes, tuple[int, int]]):
+    """How many blocks, and threads a block, by the JSON of grid and block joined."""
 
-    def __missing__(self, key: bytes) -> int:
-        value = self[key] = product(key)
+    def __missing__(self, key: bytes) -> tuple[int, int]:
+        grid, block = key.split(b"\0")
+        value = self[key] = product(grid), product(block)
         return value
 
 
@@ -123,7 +124,7 @@ class ColumnBuilder:
         self.thread_names: dict[tuple[int | str, int | str], str] = {}
         self.span_us: tuple[float, float] | None = None
         """Start and end of the profiler's own span."""
-        self._sizes = Products()
+        self._sizes = Sizes()
 
     def add(self, events: list[Any]) -> bool:
         """Adds a batch of decoded events.
@@ -138,7 +139,7 @@ class ColumnBuilder:
         dur_us = np.fromiter([row.dur for row in rows], np.float64, len(rows))
         args = [row.args or EMPTY_ARGS for row in rows]
         if record is not ExactComplete:
-            if too_coarse(np.nan_to_num(start_us), dur_us):
+            if too_coarse(start_us, dur_us):
                 self.record = ExactComplete
             elif any([arg.collective for arg in args]):  # noqa: C419 (a list is faster)
                 self.record = WideComplete
@@ -293,12 +294,13 @@ class ColumnBuilder:
         return corr
 
     def _device(self, args: list[Args]) -> dict[str, NDArray[Any]]:
-        count, sizes = len(args), self._sizes
+        count, known = len(args), self._sizes
+        sizes = [known[JOIN((arg.grid, arg.block))] for arg in args]
         return {
             "bytes": np.fromiter([self._size(arg.bytes) for arg in args], np.int64, count),
-            "blocks": np.fromiter([sizes[bytes(arg.grid)] for arg in args], np.int64, count),
+            "blocks": np.fromiter([size[0] for size in sizes], np.int64, count),
             "threads": np.minimum(
-                np.fromiter([sizes[bytes(arg.block)] for arg in args], np.int64, count),
+                np.fromiter([size[1] for size in sizes], np.int64, count),
                 (1 << 31) - 1,
             ).astype(np.int32),
             "warps_per_sm": _float32([arg.warps for arg in args]),

@@ -37,8 +37,8 @@ def too_coarse(start_us: F64, dur_us: F64) -> bool:
 
     They may where a start or a duration has a fraction: a fraction of a large start can be lost.
     """
-    if not len(start_us) or not start_us.max() >= COARSE_US:
-        return False
     large = start_us >= COARSE_US
-    us = np.concatenate((start_us[large], dur_us[large]))
-    return bool((np.isfinite(us) & (us != np.floor(us))).any())
+    if not large.any():
+        return False
+    parts = (start_us, dur_us) if large.all() else (start_us[large], dur_us[large])
+    return any(bool((us > np.floor(us)).any()) for us in parts)  # false for NaN and infinity
