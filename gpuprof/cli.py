@@ -20,6 +20,7 @@ import click
 from gpuprof import __version__
 from gpuprof.commands.attach import attach
 from gpuprof.commands.compare import compare
+from gpuprof.commands.gate import gate
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -257,6 +258,7 @@ def run(
 
 cli.add_command(attach)
 cli.add_command(compare)
+cli.add_command(gate)
 
 
 def _save_start_up() -> None:

@@ -77,10 +77,10 @@ def test_equal_series_are_called_different_in_at_most_5_of_100(kind: str, count:
     assert wrong <= 20
 
 
-def test_a_change_of_an_eighth_is_seen_in_ten_quiet_steps() -> None:
+def test_a_change_of_a_fifth_is_seen_in_ten_quiet_steps() -> None:
     rng = np.random.default_rng(1)
     seen = [
-        change_of(rng.normal(100, 2, 10), rng.normal(87.5, 2, 10)).beyond_noise for _ in range(100)
+        change_of(rng.normal(100, 2, 10), rng.normal(80, 2, 10)).beyond_noise for _ in range(100)
     ]
     assert sum(map(bool, seen)) >= 90
 

@@ -1,0 +1,126 @@
+"""`gpuprof gate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+FORMATS = ("text", "json", "md")
+GATE_STATUS = 3
+
+
+def _share(value: str) -> float | None:
+    """`5%` and `0.05` are the same; None where it is no share."""
+    number = value.strip()
+    scale = 0.01 if number.endswith("%") else 1.0
+    try:
+        share = float(number.removesuffix("%")) * scale
+    except ValueError:
+        return None
+    return share if 0 <= share <= 1 else None
+
+
+def _limits(given: Sequence[str]) -> dict[str, float]:
+    from gpuprof.analyzers.gate import LIMITED
+
+    limits = {}
+    for item in given:
+        cause, equals, value = item.partition("=")
+        share = _share(value)
+        if not equals or share is None:
+            raise click.BadParameter(
+                f"{item!r} is not CAUSE=SHARE, as in dataloader=5%", param_hint="--max"
+            )
+        if cause not in LIMITED:
+            raise click.BadParameter(
+                f"{cause!r} is no cause; there are {', '.join(LIMITED)}", param_hint="--max"
+            )
+        limits[cause] = share
+    return limits
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option("--baseline", type=click.Path(), help="A run, or its diagnosis.json, to compare to.")
+@click.option(
+    "--max",
+    "maxima",
+    multiple=True,
+    metavar="CAUSE=SHARE",
+    help="Largest share of the step that a cause may take, as dataloader=5% (repeatable).",
+)
+@click.option(
+    "--max-slowdown",
+    type=click.FloatRange(min=0),
+    metavar="PERCENT",
+    help="Slowdown against the baseline that is allowed. A change within noise never fails."
+    " [default: 0]",
+)
+@click.option("--strict", is_flag=True, help="Fail on what could not be judged, too.")
+@click.option("--junit", type=click.Path(dir_okay=False), help="Write JUnit XML.", metavar="FILE")
+@click.option(
+    "--sarif",
+    type=click.Path(dir_okay=False),
+    help="Write SARIF, with the lines of your code.",
+    metavar="FILE",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="What is printed.",
+)
+def gate(
+    run: str,
+    baseline: str | None,
+    maxima: tuple[str, ...],
+    max_slowdown: float | None,
+    strict: bool,
+    junit: str | None,
+    sarif: str | None,
+    form: str,
+) -> None:
+    """Fail when a run is worse than it may be: exit status 3, the reasons one a line.
+
+    RUN and the baseline are what `analyze` takes, or a diagnosis.json that was kept.
+
+    \b
+    Examples:
+      gpuprof gate runs/mine --max dataloader=5% --max sync-points=2%
+      gpuprof gate runs/mine --baseline main/diagnosis.json --max-slowdown 5 --junit gate.xml
+    """
+    if baseline is None and max_slowdown is not None:
+        raise click.UsageError("--max-slowdown needs --baseline RUN")
+    limits = _limits(maxima)
+    if baseline is None and not limits:
+        raise click.UsageError("nothing to check: give --max CAUSE=SHARE or --baseline RUN")
+    from gpuprof.analyzers.compare import compare_runs
+    from gpuprof.analyzers.gate import check_run
+    from gpuprof.cli import _progress, _write
+    from gpuprof.compare_runs import load_run
+    from gpuprof.reports import gate as shown
+
+    comparison = None
+    with _progress() as told:
+        now = load_run(run, told)
+        if baseline is not None:
+            old = load_run(baseline, told)
+            comparison = compare_runs(old.diagnosis, now.diagnosis, old.samples, now.samples)
+    checks = check_run(now.diagnosis, limits, comparison, (max_slowdown or 0.0) / 100)
+    if junit:
+        from gpuprof.reports.junit import to_junit
+
+        _write(Path(junit), to_junit(checks, strict=strict))
+    if sarif:
+        from gpuprof.reports.sarif import to_sarif
+
+        document = to_sarif(now.diagnosis, checks, root=Path.cwd(), strict=strict)
+        _write(Path(sarif), document)
+    show = {"text": shown.to_text, "json": shown.to_json, "md": shown.to_markdown}[form]
+    click.echo(show(checks, strict=strict), nl=False)
+    if not shown.is_open(checks, strict=strict):
+        raise click.exceptions.Exit(GATE_STATUS)
