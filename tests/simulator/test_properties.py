@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ SAMPLES = (
 KINDS_OF_RUN = ("cnn", "transformer", "inference", "ddp", "pipeline")
 
 
+@lru_cache(maxsize=32)
 def _simulated(kind: str, cause: str, amount: float) -> Simulated:
     return simulate(plant(draw_run(kind, 2), cause, amount))
 
