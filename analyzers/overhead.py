@@ -60,10 +60,12 @@ def profiler_cost(trace: Trace, lanes: tuple[int, ...]) -> ProfilerCost:
     price = np.zeros(max(Category) + 1, np.int64)
     for category, each in COST_NS.items():
         price[category] = each
-    mine = trace.on_lanes(lanes) & (price[trace.category] > 0)
-    time = trace.start_ns[mine]
-    cost = price[trace.category[mine]] + SHAPES_NS * (trace.op_args[mine] >= 0)
+    mine = np.flatnonzero(trace.on_lanes(lanes) & trace.is_one_of(*COST_NS))
+    time = trace.start_ns.take(mine)
+    cost = price.take(trace.category.take(mine)) + SHAPES_NS * (trace.op_args.take(mine) >= 0)
     memory = trace.memory.time_ns
+    if not len(memory):  # then in order as it is
+        return ProfilerCost(time, np.cumsum(cost))
     time = np.concatenate((time, memory))
     cost = np.concatenate((cost, np.full(len(memory), MEMORY_NS, np.int64)))
     order = np.argsort(time, kind="stable")

@@ -232,19 +232,20 @@ class Trace:
 
     def is_one_of(self, *categories: Category) -> Bools:
         """Which rows are of these categories, bool (n,)."""
-        wanted = np.zeros(256, dtype=np.bool_)
-        wanted[list(categories)] = True
-        return wanted[self.category]
+        found = np.zeros(len(self), dtype=np.bool_)
+        for category in categories:  # comparing bytes costs a tenth of looking each up
+            found |= self.category == category
+        return found
 
     def on_lanes(self, lanes: Collection[int]) -> Bools:
         """Which rows are on these lanes, bool (n,)."""
         wanted = np.zeros(max(len(self.lanes), 1), dtype=np.bool_)
         wanted[[lane for lane in lanes if 0 <= lane < len(wanted)]] = True
-        return wanted[self.lane]
+        return wanted.take(self.lane)
 
     def name_mask(self, predicate: Callable[[str], object]) -> Bools:
         """Which rows have a name that the predicate accepts; it is asked once a distinct name."""
         accepted = np.fromiter(
             (bool(predicate(text)) for text in self.names), dtype=np.bool_, count=len(self.names)
         )
-        return accepted[self.name] if len(self.names) else np.zeros(len(self), dtype=np.bool_)
+        return accepted.take(self.name) if len(self.names) else np.zeros(len(self), dtype=np.bool_)

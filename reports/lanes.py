@@ -155,10 +155,10 @@ def _times(trace: Trace, rows: I64, zero_ns: int) -> tuple[I64, I64]:
 
     In place where it can be: at millions of events fresh memory costs more than the arithmetic.
     """
-    start = trace.start_ns[rows]
+    start = trace.start_ns.take(rows)
     start -= zero_ns
     np.clip(start, 0, HORIZON_NS, out=start)
-    end = trace.dur_ns[rows]
+    end = trace.dur_ns.take(rows)
     np.clip(end, 0, HORIZON_NS, out=end)
     end += start
     np.minimum(end, HORIZON_NS, out=end)
@@ -173,14 +173,14 @@ def arrange(trace: Trace, zero_ns: int, words: Catalog, shortest_gap_ns: int) ->
         shortest_gap_ns: gaps below this get no mark.
     """
     is_stream = np.array([lane.is_stream for lane in trace.lanes], dtype=np.bool_)
-    is_mark = np.isin(np.arange(256), (Category.GPU_ANNOTATION, Category.SYNC))
     code = trace.lane.astype(np.int32) * np.int32(2)
-    if is_stream.any():
-        code += is_mark[trace.category] & is_stream[trace.lane]
+    marks = np.flatnonzero(trace.is_one_of(Category.GPU_ANNOTATION, Category.SYNC))
+    if len(marks):
+        code[marks] += is_stream[trace.lane[marks]]
     codes, left_out = _order_of_lanes(trace, code)
     position = np.full(2 * len(trace.lanes), len(codes), dtype=np.uint16)
     position[codes] = np.arange(len(codes), dtype=np.uint16)
-    place = position[code]
+    place = position.take(code)
     counts = np.bincount(place, minlength=len(codes) + 1)
     order = np.argsort(place, kind="stable")[: len(trace) - int(counts[len(codes)])]
 
@@ -205,9 +205,9 @@ def arrange(trace: Trace, zero_ns: int, words: Catalog, shortest_gap_ns: int) ->
         kind = ("marks" if item % 2 else "stream") if lane.is_stream else "thread"
         lanes.append(DrawnLane(_label(trace, item, words), kind, int(counts[index])))
     start, end = _times(trace, order, zero_ns)
-    key = trace.name[order].astype(np.int64)
+    key = trace.name.take(order).astype(np.int64)
     key *= CATEGORIES
-    key += trace.category[order]
+    key += trace.category.take(order)
     if gap_count:
         start = np.concatenate([*(part[0] for part in parts), start])
         end = np.concatenate([*(part[1] for part in parts), end])

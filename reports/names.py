@@ -42,7 +42,7 @@ def name_ids(
             counts = counts[keys]
             table = np.zeros(top, dtype=np.int64)
             table[keys] = np.arange(len(keys))
-            local = table[chunk.key]
+            local = table.take(chunk.key)
         else:  # more names than events: a table of all of them would be larger than the trace
             keys, local, counts = np.unique(chunk.key, return_inverse=True, return_counts=True)
         pairs: list[tuple[str, int]] = []
@@ -81,7 +81,7 @@ def name_ids(
     columns = []
     for pairs, local in found:
         lookup = [ids[pair] if pair in ids else rest[pair[1]] for pair in pairs]
-        columns.append(np.array(lookup, dtype=np.uint32)[local])
+        columns.append(np.array(lookup, dtype=np.uint32).take(local))
     return names, columns, left_out
 
 

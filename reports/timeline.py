@@ -94,7 +94,7 @@ def _view(traces: Sequence[Trace], windows: Sequence[tuple[int, Window]]) -> _Vi
 def _steps(trace: Trace, zero_ns: int) -> list[Span]:
     """Spans of the host's ProfilerStep annotations (operators in old traces), in order of time."""
     mask = trace.name_mask(lambda name: name.startswith("ProfilerStep"))
-    on_host = np.isin(trace.category, (Category.USER_ANNOTATION, Category.CPU_OP))
+    on_host = trace.is_one_of(Category.USER_ANNOTATION, Category.CPU_OP)
     rows = np.flatnonzero(mask & on_host)
     start = trace.start_ns[rows] - zero_ns
     return list(zip(start.tolist(), (start + trace.dur_ns[rows]).tolist(), strict=True))
@@ -121,7 +121,8 @@ def _columns(chunk: Arranged, ids: NDArray[np.uint32]) -> Iterator[bytes]:
     """The three packed columns of one trace."""
     start = chunk.start_ns // TICK_NS
     end = chunk.end_ns // TICK_NS
-    step = np.diff(start, prepend=0)
+    step = start.copy()
+    step[1:] -= start[:-1]
     at = np.cumsum([0, *(lane.count for lane in chunk.lanes[:-1])])
     if len(start):
         step[at] = start[at]  # each lane starts anew

@@ -80,7 +80,8 @@ class Assembly:
             )
         name = self._join("name", np.int32)
         _separate_annotations(names, name, category)
-        corr = self._correlations(joined[order], category[order])
+        category = category.take(order)
+        corr = self._correlations(joined.take(order), category)
         self.dropped.update(builder.dropped)
         dropped = {reason: count for reason, count in self.dropped.items() if count}
         return Trace(
@@ -92,14 +93,14 @@ class Assembly:
                 epoch=self.epoch,
                 truncated=self.truncated,
             ),
-            start_ns=start[order] + self.base_ns,
-            dur_ns=dur[order],
-            category=category[order],
-            name=name[order],
-            lane=lane[order],
+            start_ns=start.take(order) + self.base_ns,
+            dur_ns=dur.take(order),
+            category=category,
+            name=name.take(order),
+            lane=lane.take(order),
             corr=corr,
-            op_args=_recode(self._join("op_args", np.int32)[order], set_codes),
-            stack=_recode(self._join("stack", np.int32)[order], stack_codes),
+            op_args=_recode(self._join("op_args", np.int32).take(order), set_codes),
+            stack=_recode(self._join("stack", np.int32).take(order), stack_codes),
             names=names,
             lanes=lanes,
             arg_sets=sets,
@@ -141,7 +142,7 @@ class Assembly:
         if far.any():
             self.dropped["more than a week away from the rest"] += int(far.sum())
             order = order[~far[order]]
-        sorted_start = start[order]
+        sorted_start = start.take(order)
         same = sorted_start[1:] == sorted_start[:-1]
         if same.any():
             tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
@@ -232,4 +233,4 @@ def _separate_annotations(
 
 def _recode(codes: NDArray[np.int32], table: I64) -> NDArray[np.int32]:
     """Replaces each code by its entry in the table."""
-    return table.astype(np.int32)[codes]
+    return table.astype(np.int32).take(codes)

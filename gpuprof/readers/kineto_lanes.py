@@ -41,7 +41,7 @@ def lane_table(
         table[place] = lanes.setdefault(lane, len(lanes))
         if code >= 0 and "" in thread_keys[code]:
             builder.clamped["missing process or thread ids"] += int((codes == code).sum())
-    return list(lanes), table[codes + shift]
+    return list(lanes), table.take(codes + shift)
 
 
 def _thread(names: dict[tuple[int, int], str], pid: int | str, tid: int | str) -> Lane:
