@@ -94,6 +94,25 @@ class RunView:
         shares = [rank.main.budget.frac() for rank in self.ranks]
         return sum(share[bucket] for share in shares for bucket in buckets) / len(shares)
 
+    def share_behind_communication(self, share: float, *removed: str) -> float:
+        """A share of the step, with the time added in which a collective hides the cause.
+
+        A rank that waits in a collective for late hosts is busy, so their lateness shows as exposed
+        communication. Where free communication would save nothing and the removal of the cause
+        more than its share, that part of the communication is the cause's.
+
+        Args:
+            share: What the budget charges to the cause.
+            removed: Its parts of the step (see `gpuprof.analyzers.pricing`).
+        """
+        exposed = self.share("communication")
+        if self.comparison is None or share + exposed < self.named_from:
+            return share
+        communication, own = self.price("communication"), self.price(*removed)
+        if communication is None or own is None or communication.reduction >= LEAST_GAIN:
+            return share
+        return min(max(own.reduction, share), share + exposed)
+
     def share_of(self, rank: RankAccount, *buckets: str) -> float:
         share = rank.main.budget.frac()
         return sum(share[bucket] for bucket in buckets)

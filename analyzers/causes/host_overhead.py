@@ -69,7 +69,7 @@ def judge(run: RunView) -> Verdict:
             missing="what the host did was not recorded",
             command="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
         )
-    share = run.share(*BUCKETS)
+    share = run.share_behind_communication(run.share(*BUCKETS), "host", "allocator")
     if share < run.named_from:
         return RuledOut(cause=ID, why=too_little(_subject(run), share, run))
     gain = run.price("host", "allocator")

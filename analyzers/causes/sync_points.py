@@ -80,6 +80,7 @@ def judge(run: RunView) -> Verdict:
         )
     calls = sum(int(_counted(rank).sum()) for rank in run.ranks)
     share = float(np.mean([_share(rank) for rank in run.ranks]))
+    share = run.share_behind_communication(share, "sync") if calls else share
     if not calls:
         return RuledOut(cause=ID, why="no call in the recorded steps waits for the device")
     if share < run.named_from:
