@@ -16,6 +16,7 @@ from gpuprof.diagnosis import Diagnosis, to_json
 from gpuprof.errors import GpuprofError, InputError
 from gpuprof.inputs import Inputs, gather
 from gpuprof.others import read_others
+from gpuprof.pause import without_gc
 from gpuprof.readers.kineto import read_trace
 from gpuprof.trace import Trace
 
@@ -51,6 +52,7 @@ def analyze(*paths: str | os.PathLike[str], cores: int | None = None) -> Diagnos
     return analyze_paths(*paths, cores=cores).diagnosis
 
 
+@without_gc()
 def analyze_paths(
     *paths: str | os.PathLike[str], cores: int | None = None, progress: Progress | None = None
 ) -> Analysis:
@@ -78,6 +80,7 @@ def analyze_paths(
     return Analysis(diagnosis, tuple(account.trace for account in accounts), tuple(accounts))
 
 
+@without_gc()
 def write_reports(
     analysis: Analysis, out: str | os.PathLike[str], *, lang: str = "en"
 ) -> tuple[Path, Path]:

@@ -7,11 +7,9 @@ file that is no Kineto trace is refused in one line that says what it is.
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
+from gpuprof.pause import without_gc
 from gpuprof.readers.files import ByteSource
 from gpuprof.readers.jsonstream import EventStream
 from gpuprof.readers.kineto_assembly import Assembly
@@ -36,7 +34,7 @@ def read_trace(path: str | os.PathLike[str], *, block_bytes: int = BLOCK_BYTES) 
         InputError: the file cannot be opened, is something else, or holds no event.
     """
     builder, decoder = ColumnBuilder(), EventDecoder()
-    with ByteSource(path, block_bytes=block_bytes) as source, _collector_paused():
+    with ByteSource(path, block_bytes=block_bytes) as source, without_gc():
 
         def take(text: bytes) -> bool:
             events = decoder.batch(text)
@@ -56,15 +54,3 @@ def read_trace(path: str | os.PathLike[str], *, block_bytes: int = BLOCK_BYTES) 
         source.finish()
     refuse(source.path, stream, builder, source.damaged)
     return Assembly(source, stream, builder, decoder).trace()
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No cyclic garbage collection: a batch makes many objects and no cycle."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
