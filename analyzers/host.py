@@ -7,7 +7,7 @@ inside `torch.save` is part of saving, and a wait inside the loader's `__next__`
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -57,6 +57,7 @@ _ALLOCATOR = re.compile(
 )
 _ASYNC_ALLOCATOR = re.compile(r"(cuda|hip|cuMem)(Malloc|Free|Alloc)\w*Async")
 _SYNC = re.compile(r"(cuda|hip|cu)(Stream|Device|Event|Ctx|Context)Synchronize")
+_STREAM_WAIT = re.compile(r"(cuda|hip|cu)StreamWaitEvent")
 _BLOCKING_COPY = re.compile(
     r"(cudaMemcpy|hipMemcpy)(2D|3D)?(_v\d+)?$|hipMemcpyWithStream|(cudaMemcpy|hipMemcpy)(To|From)Symbol$"
     r"|cuMemcpy(DtoH|HtoD|DtoD)?(_v\d)?$|hipMemcpy(DtoH|HtoD|DtoD)$"
@@ -100,6 +101,7 @@ class HostActivity:
     spans: label -> lane -> disjoint spans; no two labels of one lane overlap.
     presence: lane -> spans in which the thread shows any event at all.
     main_lane: the thread that marks the steps, else the one that launched most; -1 without any.
+    stream_waits_ns: when a stream was told to wait for an event of another, ascending.
     """
 
     lanes: tuple[int, ...]
@@ -108,6 +110,7 @@ class HostActivity:
     presence: dict[int, Spans]
     blocking: BlockingCalls
     recorded: bool
+    stream_waits_ns: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def charge(self, lane: I64, start_ns: I64, end_ns: I64) -> dict[str, I64]:
         """Splits stretches of host time by label.
@@ -195,7 +198,8 @@ def host_activity(trace: Trace, launches: Launches, main_lane: int) -> HostActiv
                 taken = merge(taken, free)
         presence[lane] = _spans_of(trace, np.flatnonzero(host & (trace.lane == lane)))
     recorded = any(len(s.start) for s in presence.values())
-    return HostActivity(driving, main_lane, spans, presence, blocking, recorded)
+    waits = np.sort(trace.start_ns[_runtime_rows(trace, _STREAM_WAIT.match)])
+    return HostActivity(driving, main_lane, spans, presence, blocking, recorded, waits)
 
 
 def is_loader_name(name: str) -> bool:

@@ -178,6 +178,9 @@ def build_program(
     call_start = launches.call_start_ns[chosen]
     previous_end = _previous_in_stream(stream, end, ready)
     after = _after(stream, len(stream_ids), start, end)
+    after[~_may_follow(stream, call_start, launches.from_graph[chosen], host.stream_waits_ns)] = (
+        NO_EVENT
+    )
     after_end = np.where(after >= 0, end[np.maximum(after, 0)], 0).max(axis=1, initial=0)
     held = np.maximum(previous_end, after_end)
     offsets = start - call_start
@@ -386,6 +389,36 @@ def _after(stream: I64, n_streams: int, start: I64, end: I64) -> NDArray[np.int6
         others = (stream != s) & (pick >= 0)
         after[others, s] = mine[pick[others]]
     return after
+
+
+def _may_follow(stream: I64, call_start: I64, from_graph: Bools, waits_ns: I64) -> Bools:
+    """Which events can depend on another stream, (n_events,), given when streams were told to wait.
+
+    Streams do not wait for each other by themselves: the host has to call cudaStreamWaitEvent.
+    Which stream it spoke of is not recorded, but a wait is there for what is launched next: after n
+    such calls in a row, the n streams that are launched into next may have been told to wait. What
+    follows in the same stream is held by that stream's order. Unknown, and taken for possible: the
+    first event of each stream, the events of a graph, all where no such call was recorded.
+    """
+    if not len(waits_ns):
+        return np.ones(len(stream), np.bool_)
+    may = from_graph.copy()
+    seen: set[int] = set()
+    calls = np.searchsorted(waits_ns, call_start, side="right")
+    before = 0
+    left: int = 0
+    served: set[int] = set()
+    for i, (own, told) in enumerate(zip(stream.tolist(), calls.tolist(), strict=True)):
+        if told > before:
+            left, served, before = told - before, set(), told
+        if own not in seen:
+            seen.add(own)
+            may[i] = True
+        if left and own not in served:
+            served.add(own)
+            left -= 1
+            may[i] = True
+    return may
 
 
 def _waits(

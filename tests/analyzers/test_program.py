@@ -187,3 +187,20 @@ def test_two_threads_are_one_line_of_work() -> None:
     total = sum(work for work in program.work_ns.values()) + program.call_ns
     assert int(total.sum()) == 4_000_000
     assert np.all(total >= 0)
+
+
+def test_a_stream_waits_for_another_only_where_it_was_told_to() -> None:
+    """DDP's backward runs beside its collectives. That a kernel began after one had ended proves no
+    order where nothing told the kernel's stream to wait: a faster host would start it earlier."""
+    trace = TraceBuilder().step(0, start_us=0, dur_us=1000)
+    trace.launch_kernel("first", launch_us=10, start_us=20, dur_us=50)
+    trace.runtime("cudaStreamWaitEvent", start_us=20, dur_us=2)
+    trace.launch_collective("allreduce", launch_us=25, start_us=70, dur_us=100)
+    trace.launch_kernel("beside", launch_us=300, start_us=310, dur_us=50)
+    trace.runtime("cudaStreamWaitEvent", start_us=350, dur_us=2)
+    trace.launch_kernel("behind", launch_us=400, start_us=410, dur_us=50)
+    program = program_of(trace)
+    kernel, collective = int(program.stream[0]), int(program.stream[1])
+    assert program.after[1, kernel] == 0
+    assert program.after[2, collective] == NO_EVENT
+    assert program.after[3, collective] == 1
