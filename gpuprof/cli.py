@@ -20,6 +20,7 @@ import click
 from gpuprof import __version__
 from gpuprof.commands.attach import attach
 from gpuprof.commands.compare import compare
+from gpuprof.commands.export import EXPORTS, export
 from gpuprof.commands.gate import gate
 from gpuprof.errors import GpuprofError
 
@@ -115,7 +116,7 @@ def analyze(
 @click.option(
     "--format",
     "form",
-    type=click.Choice(("html", *FORMATS)),
+    type=click.Choice(("html", *FORMATS, *EXPORTS)),
     default="html",
     show_default=True,
 )
@@ -129,11 +130,16 @@ def report(run: tuple[str, ...], form: str, out: str | None) -> None:
     Examples:
       gpuprof report runs/mine -o mine.html
       gpuprof report runs/mine --format md >> "$GITHUB_STEP_SUMMARY"
+      gpuprof report runs/mine --format perfetto -o mine.json.gz
+      gpuprof report runs/mine --format tensorboard -o logs/mine
     """
     from gpuprof.api import analyze_paths
 
     with _progress() as told:
         analysis = analyze_paths(*run, progress=told)
+    if form in EXPORTS:
+        click.echo(click.format_filename(export(analysis, form, out)))
+        return
     if form == "html":
         from gpuprof.reports.html import write_html
 

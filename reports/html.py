@@ -64,7 +64,8 @@ def _source_hash(source: str) -> str:
     return f"'sha256-{b64encode(digest).decode('ascii')}'"
 
 
-def _script() -> str:
+def script_source() -> str:
+    """The one script of a report, which its policy names by hash."""
     parts = [(ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS]
     return "(() => {\n'use strict';\n" + "\n".join(parts) + "\n})();"
 
@@ -92,7 +93,7 @@ def _pieces(
 ) -> tuple[Iterator[str], timeline.Timeline | None, tuple[str, ...]]:
     """The page in parts, its timeline, and the timeline's notes."""
     words = catalog(lang)
-    script = _script()
+    script = script_source()
     css = (ASSETS / "report.css").read_text(encoding="utf-8")
     policy = (
         f"default-src 'none'; script-src {_source_hash(script)}; style-src {_source_hash(css)}; "
