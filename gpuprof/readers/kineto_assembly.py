@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from gpuprof.readers.files import ByteSource, shown
 from gpuprof.readers.jsonstream import EventStream
-from gpuprof.readers.kineto_columns import MAX_NAME_CHARS, ColumnBuilder
+from gpuprof.readers.kineto_columns import ColumnBuilder
 from gpuprof.readers.kineto_decode import EventDecoder
 from gpuprof.readers.kineto_flows import join_flows, need_flows, read_flows
+from gpuprof.readers.kineto_interning import MAX_NAME_CHARS
 from gpuprof.readers.kineto_lanes import lane_table
 from gpuprof.readers.kineto_mend import to_int
 from gpuprof.readers.kineto_meta import header_value, trace_meta

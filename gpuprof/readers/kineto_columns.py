@@ -17,7 +17,6 @@ from gpuprof.readers.kineto_categories import (
     ON_STREAM,
     SPAN,
     SPAN_NAME,
-    CategoryCodes,
 )
 from gpuprof.readers.kineto_events import (
     INT64_MAX,
@@ -30,12 +29,10 @@ from gpuprof.readers.kineto_events import (
     WideArgs,
     WideComplete,
 )
+from gpuprof.readers.kineto_interning import MAX_NAME_CHARS, Codes, Names, Places, Sizes
 from gpuprof.readers.kineto_times import F64, I64, MAX_US, exact_ns, to_ns, too_coarse
-from gpuprof.readers.kineto_values import collective_args, op_args, product
+from gpuprof.readers.kineto_values import collective_args, op_args
 from gpuprof.trace import CollectiveArgs, OpArgs
-
-MAX_NAME_CHARS = 4096
-"""Longer names are cut: C++ kernel names of templates reach some 3,000 characters."""
 
 MEMORY_NAME = "[memory]"
 
@@ -53,35 +50,6 @@ JOIN = b"\0".join
 """Makes one key of several JSON texts; JSON holds no NUL."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-
-
-class Sizes(dict[bytes, tuple[int, int]]):
-    """How many blocks, and threads a block, by the JSON of grid and block joined."""
-
-    def __missing__(self, key: bytes) -> tuple[int, int]:
-        grid, block = key.split(b"\0")
-        value = self[key] = product(grid), product(block)
-        return value
-
-
-class Codes(dict[Any, int]):
-    """Numbers keys in the order of their first use."""
-
-    def __missing__(self, key: Any) -> int:
-        code = self[key] = len(self)
-        return code
-
-
-class Names(Codes):
-    """Numbers names, and cuts those that are too long before it keeps them."""
-
-    cut = 0
-
-    def __missing__(self, key: Any) -> int:
-        if len(key) > MAX_NAME_CHARS:
-            self.cut += 1
-            return self[key[:MAX_NAME_CHARS]]
-        return super().__missing__(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +80,9 @@ class ColumnBuilder:
         self.names = Names()
         self.dropped: Counter[str] = Counter()
         self.clamped: Counter[str] = Counter()
-        self.categories = CategoryCodes()
-        self.threads = Codes()
+        self.places = Places()
+        self.categories = self.places.categories
+        self.threads = self.places.threads
         self.streams = Codes()
         self.argument_keys = Codes({NO_ARGUMENTS: 0})
         self.stack_keys = Codes({"": 0})
@@ -199,20 +168,22 @@ class ColumnBuilder:
 
     def _complete(self, rows: list[Complete], args: list[Args], start_us: F64, dur_us: F64) -> None:
         count = len(rows)
-        categories = self.categories
-        codes = np.frombuffer(bytes([categories[row.cat] for row in rows]), np.uint8)
+        places = self.places
+        found = np.fromiter([places[row.cat, row.pid, row.tid] for row in rows], np.int32, count)
+        codes = np.frombuffer(places.category, np.uint8).take(found)
         good = (np.abs(start_us) < MAX_US) & (dur_us >= 0) & (dur_us < MAX_US) & (codes != SPAN)
         if not good.all():
             self._count_bad(rows, start_us, dur_us, codes)
             kept = np.flatnonzero(good).tolist()
             rows, args = [rows[row] for row in kept], [args[row] for row in kept]
-            start_us, dur_us, codes = start_us[good], dur_us[good], codes[good]
+            start_us, dur_us = start_us[good], dur_us[good]
+            found, codes = found[good], codes[good]
             count = len(rows)
             if not count:
                 return
-        names, threads = self.names, self.threads
+        names = self.names
         name = np.fromiter([names[row.name] for row in rows], np.int32, count)
-        lane = np.fromiter([threads[row.pid, row.tid] for row in rows], np.int32, count)
+        lane = np.array(places.thread, np.int32).take(found)
 
         kinds = KINDS[codes]
         host = np.flatnonzero(kinds & HOST)
