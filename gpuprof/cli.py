@@ -23,6 +23,7 @@ from gpuprof.commands.compare import compare
 from gpuprof.commands.export import EXPORTS, export
 from gpuprof.commands.gate import gate
 from gpuprof.errors import GpuprofError
+from gpuprof.pause import without_gc
 
 if TYPE_CHECKING:
     from gpuprof.api import Analysis
@@ -84,6 +85,7 @@ def cli(context: click.Context, debug: bool) -> None:
     type=click.IntRange(min=1),
     help="CPU cores that a process of the run may use, for advice on workers.",
 )
+@without_gc()
 def analyze(
     paths: tuple[str, ...],
     out: str,
