@@ -7,7 +7,7 @@
 gpuprof reads, diagnoses and writes the HTML report and diagnosis.json; HTA loads and computes its
 temporal, idle-time, communication-overlap and kernel breakdowns. CPU seconds (user and system, with
 children) and peak memory of the largest process; the best of the repeats, ratios in the same run.
-All run on cached bytecode: pip wrote HTA's, and a run that is not measured writes that of a checkout.
+All run on cached bytecode: pip wrote HTA's, a run that is not measured writes ours.
 """
 
 from __future__ import annotations
