@@ -5,7 +5,7 @@
 A grid: 8 causes × severity × kind of run × noise, healthy runs, and pairs of causes. What a finding
 promises is compared with the same draw, run again with that very cause repaired. A finding is
 wrong when the repaired twin is less than 2 % faster; a run counts as healthy when no repair would
-save 2 %, as one with the cause when its repair saves 5 %.
+save 5 %, as one with the cause when its repair does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fixtures.simulator import CAUSES, KINDS, Run, draw_run, simulate, write_traces
-from fixtures.simulator.faults import FITS, VARIANTS, draw_planted, plant_share
+from fixtures.simulator.faults import FITS, VARIANTS, draw_planted, lost_share, plant_share
 from gpuprof.api import analyze
 from gpuprof.diagnosis import Diagnosis, Finding
 
@@ -92,6 +92,8 @@ def cases(full: bool) -> Iterator[Case]:
         for seed in range(n_healthy if kind != "pipeline" else n_healthy // 3):
             noise = (0.05, 0.2, 0.4)[seed % 3]
             run = draw_run(kind, 1000 + seed, noise)
+            if not is_healthy(run):
+                continue  # such as a pipeline whose few micro-batches leave a bubble
             yield Case(f"healthy {kind} seed {1000 + seed} noise {noise}", kind, run, run, ())
     for cause in CAUSES:
         for kind in FITS[cause]:
@@ -111,6 +113,13 @@ def cases(full: bool) -> Iterator[Case]:
                     run, lost = plant_share(run, second, 0.2)
                     label = f"pair {first}+{second} {kind} seed {50 + seed}"
                     yield Case(label, kind, run, run, (first, second), "", lost)
+
+
+def is_healthy(run: Run) -> bool:
+    """Whether no repair would save as much as a cause is named for. The band between `WRONG_BELOW`
+    and this is neither."""
+    causes = [cause for cause in CAUSES if run.kind in FITS[cause] and cause != "small-batch"]
+    return all(lost_share(run, {cause}) < PRESENT_FROM for cause in causes)
 
 
 def _single(cause: str, kind: str, variant: str, severity: float, seed: int, noise: float) -> Case:
