@@ -81,6 +81,20 @@ class RankSummary:
         return len(self.start_ns)
 
 
+def _from_before(account: RankAccount, event: I64) -> NDArray[np.bool_]:
+    """Collectives that a host far ahead had launched before the window, (n,): they run inside it,
+    more of them on a rank that is further ahead, and would be matched with those of other steps."""
+    launches = account.launches
+    known = launches.known
+    result = np.zeros(len(event), np.bool_)
+    if known.any():
+        first = int(launches.start_ns[known].min())
+        on_device = event >= 0
+        own = event[on_device]
+        result[on_device] = ~known[own] & (launches.start_ns[own] < first)
+    return result
+
+
 def summarize(account: RankAccount) -> RankSummary:
     """Reduces one rank to what is compared."""
     table = find_collectives(account)
@@ -92,6 +106,7 @@ def summarize(account: RankAccount) -> RankSummary:
     steps, budget = main.steps, main.budget
     step = np.searchsorted(steps.host_start_ns, table.issued_ns[mine], side="right") - 1
     step[table.issued_ns[mine] >= steps.host_end_ns[-1]] = -1
+    step[_from_before(account, table.event[mine])] = -1
     if steps.source == "none":
         step[:] = 0
     start, end = table.start_ns[mine], table.end_ns[mine]
