@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -439,3 +440,5 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(GpuprofError.exit_code)
     except Exception as error:
         _fault(error, debug)
+    finally:
+        gc.freeze()  # the interpreter's last collections would walk all there is and free nothing

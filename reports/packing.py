@@ -30,9 +30,10 @@ def encode_column(values: NDArray[np.integer]) -> Iterator[bytes]:
     if values.dtype in (np.uint16, np.uint32):
         rest: NDArray[np.integer] = values
     else:
-        rest = np.clip(values, 0, MAX_VALUE).astype(np.uint64)
-        if len(rest) and int(rest.max()) < 2**32:
-            rest = rest.astype(np.uint32)
+        least, most = int(values.min(initial=0)), int(values.max(initial=0))
+        if least < 0 or most > MAX_VALUE:
+            values = np.clip(values, 0, MAX_VALUE)
+        rest = values.astype(np.uint32 if most < 2**32 else np.uint64)
     seven = rest.dtype.type(7)
     while len(rest):
         more = rest > 127
