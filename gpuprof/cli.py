@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
