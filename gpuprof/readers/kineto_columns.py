@@ -194,7 +194,9 @@ class ColumnBuilder:
             keys[JOIN((arg.dims, arg.old_dims, arg.types, arg.concrete))] for arg in host_args
         ]
         stack = np.zeros(count, dtype=np.int32)
-        stack[host] = [stack_keys[arg.call_stack] for arg in host_args]
+        stacks = [arg.call_stack for arg in host_args]
+        if any(stacks):
+            stack[host] = [stack_keys[text] for text in stacks]
 
         joined = np.flatnonzero(kinds & JOINED)
         corr = np.zeros(count, dtype=np.int64)
@@ -208,8 +210,9 @@ class ColumnBuilder:
         ]
         device = np.flatnonzero(kinds & DEVICE)
         device_args = [args[row] for row in device.tolist()]
-        self._collectives(host, host_args)
-        self._collectives(device, device_args)
+        if self.record is not Complete:
+            self._collectives(host, host_args)
+            self._collectives(device, device_args)
         self.blocks.append(
             Block(
                 start_ns=exact_ns(rows) if self.record is ExactComplete else to_ns(start_us),
