@@ -115,8 +115,9 @@ def join(traced: Verdicts, others: Sequence[Finding]) -> Verdicts:
     )
 
 
-def _weight(finding: Finding) -> tuple[int, float]:
-    """Most gain first; what stops or breaks the job comes before what slows it."""
+def _weight(finding: Finding) -> tuple[int, float, bool]:
+    """Most gain first; what stops or breaks the job comes before what slows it, and of two findings
+    with the same gain, unequal work comes before the waiting that it makes."""
     stops = finding.cause in ("hang", "hardware-fault") and finding.severity == "critical"
     gain = finding.gain.reduction if finding.gain is not None else finding.share
-    return (0 if stops else 1, -gain)
+    return (0 if stops else 1, -gain, finding.cause == "nccl-wait")
