@@ -77,7 +77,9 @@ def judge(run: RunView) -> Verdict:
     if share < run.named_from:
         return RuledOut(cause=ID, why=_even(run, skew, bubble))
     uneven = skew.lost_frac >= run.named_from
-    gain = _evened_out(run, skew) if uneven else None
+    # A rank alone is replayed with its sends and receives as they were: what evened out stages
+    # would save shows in none of them.
+    gain = _evened_out(run, skew) if uneven and bubble is None else None
     if uneven and gain is not None and gain.reduction < LEAST_GAIN and idle < run.named_from:
         return RuledOut(
             cause=ID,
