@@ -92,19 +92,22 @@ class WideArgs(
     dst_rank: msgspec.Raw = EMPTY
 
 
-class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
-    """A complete event; times in the file's µs."""
+class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False, kw_only=True):
+    """A complete event; times in the file's µs.
 
-    ts: float
+    Fields in the file's order, too: the decoder expects each behind the one before it.
+    """
+
+    cat: str = ""
     name: str
     pid: int | str = ""
     tid: int | str = ""
-    cat: str = ""
+    ts: float
     dur: float = NAN
     args: Args | None = None
 
 
-class WideComplete(Complete, tag_field="ph", tag="X", gc=False):
+class WideComplete(Complete, tag_field="ph", tag="X", gc=False, kw_only=True):
     """A complete event of a trace whose collectives say what they do."""
 
     args: WideArgs | None = None
@@ -174,7 +177,7 @@ class FlowEnd(msgspec.Struct, tag_field="ph", tag="f", gc=False):
     cat: str = ""
 
 
-class ExactComplete(WideComplete, tag_field="ph", tag="X", gc=False):
+class ExactComplete(WideComplete, tag_field="ph", tag="X", gc=False, kw_only=True):
     """A complete event whose start keeps every digit that the file has."""
 
     ts: Decimal  # type: ignore[assignment]
