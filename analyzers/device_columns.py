@@ -56,12 +56,15 @@ class NameColumns:
 
 def name_columns(trace: Trace) -> NameColumns:
     """Classifies the device events of a trace."""
-    names, inverse = np.unique(trace.name[trace.device.rows], return_inverse=True)
-    known = [classify(trace.names[name]) for name in names.tolist()]
-    spread = inverse.reshape(-1)
+    name = trace.name[trace.device.rows]
+    names = np.flatnonzero(np.bincount(name, minlength=len(trace.names)))
+    known = [classify(trace.names[each]) for each in names.tolist()]
+    place = np.zeros(len(trace.names), dtype=np.int64)
+    place[names] = np.arange(len(names))
+    spread = place[name]
 
     def column(values: list[Any], dtype: type[np.generic]) -> NDArray[Any]:
-        return np.array(values, dtype=dtype)[spread]
+        return np.array(values, dtype=dtype).take(spread)
 
     return NameColumns(
         kind=column([one.kind for one in known], np.uint8),

@@ -202,8 +202,9 @@ class Assembly:
     def _correlations(self, corr: I64, category: NDArray[np.uint8]) -> I64:
         """Leaves each correlation id to one runtime call only: the first."""
         calls = np.flatnonzero((category == Category.RUNTIME) & (corr > 0))
-        _, first = np.unique(corr[calls], return_index=True)
-        if len(first) < len(calls):
+        ordered = np.sort(corr[calls])
+        if (ordered[1:] == ordered[:-1]).any():
+            _, first = np.unique(corr[calls], return_index=True)
             again = np.ones(len(calls), dtype=np.bool_)
             again[first] = False
             corr[calls[again]] = 0
