@@ -121,10 +121,11 @@ def heaviest_kernels(account: RankAccount) -> tuple[KernelRow, ...]:
     duration = trace.dur_ns[trace.device.rows[events]].astype(np.float64)
     ids, inverse, counts = np.unique(name, return_inverse=True, return_counts=True)
     total = np.bincount(inverse, weights=duration)
-    heaviest = np.argsort(-total)[:MOST_KERNELS]
+    # Equal ones by name: their ids follow the order of the file.
+    order = sorted(range(len(ids)), key=lambda i: (-total[i], trace.names[int(ids[i])]))
     whole = max(device.budget.total_ns, 1)
     rows = []
-    for i in heaviest.tolist():
+    for i in order[:MOST_KERNELS]:
         mine = events[inverse == i]
         rows.append(
             KernelRow(
