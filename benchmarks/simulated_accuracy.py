@@ -156,9 +156,12 @@ def true_gain(case: Case, cause: str, finding: Finding | None, step_ns: float) -
         told = re.search(r"when (\d+) times", finding.gain.how if finding and finding.gain else "")
         times = int(told[1]) if told else times
     elif cause == "nccl-wait" and finding is not None and finding.late_ranks:
-        if case.planted == ("imbalance",):
+        if finding.gain is not None and "evened out" in finding.gain.how:
+            repaired = {"imbalance"}
+        elif case.planted == ("imbalance",):
             return 1.0 - simulate(case.base).step_ns / step_ns
-        repaired = {"late-rank"}
+        else:
+            repaired = {"late-rank"}
     return 1.0 - simulate(case.run, repaired, times).step_ns / times / step_ns
 
 
