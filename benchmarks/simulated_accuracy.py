@@ -83,18 +83,20 @@ class Totals:
     failures: list[str] = field(default_factory=list)
 
 
-def cases(full: bool) -> Iterator[Case]:
-    """The grid, lazily: drawing a case simulates it some times."""
+def cases(full: bool, shift: int = 0) -> Iterator[Case]:
+    """The grid, lazily: drawing a case simulates it some times. shift: added to all seeds."""
     severities = (0.12, 0.2, 0.35, 0.6) if full else (0.15, 0.4)
     noises = (0.05, 0.2, 0.4) if full else (0.2,)
     n_healthy = 30 if full else 10
     for kind in KINDS:
         for seed in range(n_healthy if kind != "pipeline" else n_healthy // 3):
             noise = (0.05, 0.2, 0.4)[seed % 3]
-            run = draw_run(kind, 1000 + seed, noise)
+            run = draw_run(kind, 1000 + shift + seed, noise)
             if not is_healthy(run):
                 continue  # such as a pipeline whose few micro-batches leave a bubble
-            yield Case(f"healthy {kind} seed {1000 + seed} noise {noise}", kind, run, run, ())
+            yield Case(
+                f"healthy {kind} seed {1000 + shift + seed} noise {noise}", kind, run, run, ()
+            )
     for cause in CAUSES:
         for kind in FITS[cause]:
             for variant in VARIANTS[cause]:
@@ -104,14 +106,14 @@ def cases(full: bool) -> Iterator[Case]:
                     continue  # it has none
                 for severity in severities:
                     for seed, noise in enumerate(noises):
-                        yield _single(cause, kind, variant, severity, 10 * seed + 1, noise)
+                        yield _single(cause, kind, variant, severity, shift + 10 * seed + 1, noise)
     for seed in range(4 if full else 1):
         for first, second in PAIRS:
             for kind in FITS[first]:
                 if kind in FITS[second] and kind != "inference":
-                    run, _ = plant_share(draw_run(kind, 50 + seed, 0.2), first, 0.2)
+                    run, _ = plant_share(draw_run(kind, 50 + shift + seed, 0.2), first, 0.2)
                     run, lost = plant_share(run, second, 0.2)
-                    label = f"pair {first}+{second} {kind} seed {50 + seed}"
+                    label = f"pair {first}+{second} {kind} seed {50 + shift + seed}"
                     yield Case(label, kind, run, run, (first, second), "", lost)
 
 
@@ -326,16 +328,18 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="write the page there")
     parser.add_argument("--list", action="store_true", help="say each failure")
     parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--shift", type=int, default=0, help="added to all seeds: other draws")
     options = parser.parse_args()
     begun = time.process_time()
     outcomes = []
-    for case in cases(options.full):
+    for case in cases(options.full, options.shift):
         if options.only in case.label:
             outcomes.append(judge(case))
             if sys.stderr.isatty():
                 print(f"\r{len(outcomes)} runs", end="", file=sys.stderr)
     totals = add_up(outcomes)
     command = "python benchmarks/simulated_accuracy.py" + (" --full" if options.full else "")
+    command += f" --shift {options.shift}" if options.shift else ""
     page = report(outcomes, totals, command, time.process_time() - begun)
     print(page)
     if options.list:
