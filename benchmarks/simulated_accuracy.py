@@ -258,8 +258,8 @@ def report(outcomes: list[Outcome], totals: Totals, command: str, spent_s: float
         f" {spent_s:.0f} s of CPU: {len(outcomes)} simulated runs (`fixtures/simulator`)."
         " True gains come from the same draw with the cause repaired.",
         "",
-        "Draws without `--shift` were used to find and mend faults of the rules; shifted ones are the"
-        " fair test until somebody does the same with them.",
+        "Draws without `--shift` were used to find and mend faults of the rules; shifted ones are"
+        " the fair test until somebody does the same with them.",
         "",
         "| what | measured | goal |",
         "| --- | --- | --- |",
