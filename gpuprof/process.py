@@ -66,10 +66,9 @@ def job_name() -> str:
     The launcher's own id where it has one; on one node, the start and pid of the common parent.
     """
     environ = os.environ
-    attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
     if run_id != "none":
-        return _plain(f"{run_id}-{attempt}")
+        return _plain(f"{run_id}-{attempt()}")
     if environ.get("SLURM_JOB_ID") and environ.get("SLURM_STEP_ID"):
         return _plain(f"slurm-{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}")
     shared = environ.get("RANK") or multiprocessing.parent_process() is not None
@@ -77,8 +76,18 @@ def job_name() -> str:
     began = process_started_unix_s(pid)
     # Sessions of one process that follow each other differ by their time.
     moment = began if shared and began else time.time()
-    name = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(moment))}-{pid}"
-    return name if attempt == "0" else f"{name}-{_plain(attempt)}"
+    return of_attempt(f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(moment))}-{pid}")
+
+
+def attempt() -> int:
+    """How often torchrun has started this job's workers anew, 0 for their first start."""
+    return _number("TORCHELASTIC_RESTART_COUNT") or 0
+
+
+def of_attempt(job: str) -> str:
+    """A job's name, told apart for workers that were started anew: they are other processes with
+    the ranks of those before them."""
+    return f"{job}-{attempt()}" if attempt() else job
 
 
 def job_started_unix_s() -> float:
@@ -96,6 +105,18 @@ def process_started_unix_s(pid: int) -> float | None:
         return float(psutil.Process(pid).create_time())
     except psutil.Error:
         return None
+
+
+def has_ended(pid: int) -> bool:
+    """Whether no process of this number runs on this node any more."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
 
 
 def command_line() -> list[str]:

@@ -132,6 +132,7 @@ class RankRecorder:
         options, record = self.options, self.record
         self._last_ns = self._started_ns = time.perf_counter_ns()
         record.job = options.job or process.job_name()
+        record.attempt = process.attempt()
         record.rank, record.local_rank = who.rank, who.local_rank
         record.world_size, record.local_world_size = who.world_size, who.local_world_size
         record.host, record.pid = socket.gethostname(), self._pid

@@ -133,7 +133,7 @@ class Session:
             log.warning("gpuprof: could not start: %s; training goes on without it", error)
 
     def _make_recorder(self) -> RankRecorder:
-        from gpuprof.process import default_folder
+        from gpuprof.process import default_folder, of_attempt
         from gpuprof.rank_recorder import Options, RankRecorder, standard_plan
 
         launched = os.environ.get(RUN_FOLDER)
@@ -149,7 +149,7 @@ class Session:
                 folder=self.path,
                 plan=tuple(plan),
                 samples=self._samples,
-                job=os.environ.get(RUN_JOB, "") if launched else "",
+                job=of_attempt(os.environ.get(RUN_JOB, "")) if launched else "",
                 launched=bool(launched),
             )
         )

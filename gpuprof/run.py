@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -123,7 +123,8 @@ class Overhead(msgspec.Struct, kw_only=True):
 class RankRecord(msgspec.Struct, kw_only=True):
     """What one rank says of itself.
 
-    job: the same for all ranks of one start. state: "recording", "finished" (the session ended by
+    job: the same for all ranks of one start. attempt: how often the launcher had started the
+    workers anew before. state: "recording", "finished" (the session ended by
     itself) or "failed" (an exception ended it; `ended_by` is its type). cores: what this process
     can count on, its node's ranks sharing what they may use; affinity_cores and quota_cores are
     what that was made from. steps_source: "session", "optimizer", "loader" or "none".
@@ -132,6 +133,7 @@ class RankRecord(msgspec.Struct, kw_only=True):
     schema: int = SCHEMA
     gpuprof: str = __version__
     job: str = ""
+    attempt: int = 0
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
@@ -271,6 +273,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     run.ranks.update({record.rank: record for record in run.manifest.ranks})
     for file in files_in(folder):
         _take(file, run, warnings)
+    warnings += _without_earlier_starts(run)
     for paths in (*run.traces.values(), *run.attribution.values(), *run.steps.values()):
         paths.sort(key=lambda p: (_number(p), p.name))
     samples = folder / SAMPLES
@@ -330,6 +333,24 @@ def _take(file: Path, run: Run, warnings: list[str]) -> None:
         known = run.ranks.get(int(match[1]))
         if known is None or known.job != record.job or known.state == "recording":
             run.ranks[int(match[1])] = record
+
+
+def _without_earlier_starts(run: Run) -> list[str]:
+    """Leaves out ranks that only an earlier start of the workers had, and says that there was one.
+
+    A launcher that starts workers anew may come back with fewer of them.
+    """
+    last = max((record.attempt for record in run.ranks.values()), default=0)
+    if not last:
+        return []
+    times = "once" if last == 1 else f"{last} times"
+    told = f"the launcher started the workers anew {times}; this is what the last ones recorded"
+    older = [rank for rank, record in run.ranks.items() if record.attempt < last]
+    files: tuple[dict[int, Any], ...] = (run.ranks, run.traces, run.attribution, run.steps)
+    for kept in files:
+        for rank in older:
+            kept.pop(rank, None)
+    return [told]
 
 
 def _told(run: Run) -> Iterator[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import msgspec
 
-from gpuprof.run import MANIFEST, NCCL, SAMPLES, files_in, rank_file, rank_of
+from gpuprof.process import has_ended
+from gpuprof.run import MANIFEST, NCCL, SAMPLES, files_in, rank_file, rank_of, read_rank
 
 CLAIM_MODE = 0o644
 
@@ -67,6 +69,10 @@ def clear_older(folder: Path, before_unix_s: float, node: str) -> None:
 def claim_rank(folder: Path, rank: int, job: str) -> None:
     """Makes a rank's files this process's own, for this job, and clears what an earlier job left.
 
+    A process that died while it recorded (a job that its launcher or a loop in a shell starts
+    anew) gives its rank to the next one. One that finished keeps it: what comes after a training
+    script in the same job is another program.
+
     Raises:
         FileExistsError: another process of the job has the rank.
         OSError: the folder can't be written.
@@ -77,8 +83,10 @@ def claim_rank(folder: Path, rank: int, job: str) -> None:
     try:
         file = os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, CLAIM_MODE)
     except FileExistsError:
-        if claim.read_text() != pid:
+        holder = claim.read_text()
+        if holder != pid and not _died(folder, rank, job, holder):
             raise FileExistsError(f"another process records rank {rank} there") from None
+        claim.write_text(pid)
     else:
         os.write(file, pid.encode())
         os.close(file)
@@ -86,3 +94,14 @@ def claim_rank(folder: Path, rank: int, job: str) -> None:
         if older != claim:
             older.unlink(missing_ok=True)
     clear_rank(folder, rank)
+
+
+def _died(folder: Path, rank: int, job: str, holder: str) -> bool:
+    """Whether the process that claimed a rank has ended before its recording did."""
+    record = read_rank(folder, rank)
+    return (
+        record is not None
+        and (record.job, str(record.pid), record.host) == (job, holder, socket.gethostname())
+        and record.state != "finished"
+        and has_ended(record.pid)
+    )

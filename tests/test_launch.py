@@ -155,6 +155,60 @@ def test_two_ranks_under_torchrun(tmp_path: Path) -> None:
     assert run.warnings == ()
 
 
+def test_workers_that_torchrun_starts_anew_are_recorded(tmp_path: Path) -> None:
+    """They are other processes with the ranks of those that died, and record in their place."""
+    pytest.importorskip("torch")
+    path = script(
+        tmp_path,
+        """
+        import os, time, torch.distributed as dist
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            train(3)
+            if os.environ["RANK"] == "1":
+                raise SystemExit(3)
+            time.sleep(120)  # until the launcher ends it
+        dist.init_process_group("gloo")
+        train(10)
+        dist.destroy_process_group()
+        """,
+    )
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--max-restarts=1")
+    done = run_job(
+        tmp_path,
+        *(sys.executable, *launcher, "--nproc-per-node=2", path),
+        options=("--no-report", "--steps", "2"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "another process" not in done.stderr
+    run = load(tmp_path / "run")
+    assert [(r.attempt, r.steps, r.state) for r in run.ranks.values()] == [(1, 10, "finished")] * 2
+    assert [len(paths) for paths in run.traces.values()] == [1, 1]
+    assert [w for w in run.warnings if "anew once" in w] == list(run.warnings)
+
+
+def test_a_job_that_a_shell_repeats_until_it_works(tmp_path: Path) -> None:
+    """What died gives its place to the next; what comes after a run that finished does not."""
+    pytest.importorskip("torch")
+    path = script(
+        tmp_path,
+        """
+        import os, sys
+        steps = int(sys.argv[1])
+        train(steps)
+        sys.stdout.flush()
+        if steps == 3:
+            os.kill(os.getpid(), 9)
+        """,
+    )
+    python = f"{sys.executable} {path}"
+    line = f"{python} 3; {python} 12; {python} 15"
+    done = run_job(tmp_path, "sh", "-c", line, options=("--no-report", "--steps", "2"))
+    assert done.returncode == 0, done.stderr
+    record = load(tmp_path / "run").ranks[0]
+    assert (record.steps, record.state) == (12, "finished")
+    assert "another process records rank 0" in done.stderr
+
+
 def test_sessions_of_ranks_share_a_directory(tmp_path: Path) -> None:
     """Without `gpuprof run`, and without being told where: rank 0 reports for the whole job."""
     pytest.importorskip("torch")

@@ -166,6 +166,15 @@ def test_random_bytes_never_escape_as_another_error(
     assert load(folder).steps.keys() == {0}
 
 
+def test_ranks_of_an_earlier_start_are_left_out(tmp_path: Path) -> None:
+    """A launcher that comes back with fewer workers leaves files of ranks that are no more."""
+    for rank, attempt in ((0, 2), (1, 2), (2, 1)):
+        add_rank(tmp_path, rank, (f"trace-rank0000{rank}.json.gz", 10), attempt=attempt)
+    run = load(tmp_path)
+    assert list(run.ranks) == list(run.traces) == [0, 1]
+    assert any("anew 2 times" in warning for warning in run.warnings)
+
+
 def test_a_rank_belongs_to_one_process(tmp_path: Path) -> None:
     """A second process of the same job that takes itself for rank 0 does not overwrite it."""
     claim_rank(tmp_path, 0, "job")
