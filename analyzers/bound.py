@@ -50,10 +50,14 @@ _WHY: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """For every resource: what it would save if infinitely fast, and the share that it holds."""
+    """For every resource: what it would save if infinitely fast, and the share that it holds.
+
+    unexplained: the share of the step that nothing recorded explains, where the replay failed.
+    """
 
     saved: dict[str, float]
     share: dict[str, float]
+    unexplained: float
     error: float
     priced: bool
 
@@ -75,6 +79,14 @@ def find_bound(accounts: list[RankAccount], joint: JointPricing | None = None) -
         for resource, parts in RESOURCES.items():
             saved[resource] = joint.without(*parts, profiled=False).reduction
     share = {r: float(np.mean([h.share[r] for h in held])) for r in RESOURCES}
+    unexplained = float(np.mean([h.unexplained for h in held]))
+    if unexplained > max(share.values()):
+        return Bound(
+            class_="unknown",
+            why=f"What held the device for {percent(unexplained)} of the step is not in this"
+            " recording, and nothing that is in it holds as much",
+            reductions={r: round(v, 4) for r, v in share.items()},
+        )
     priced = all(h.priced for h in held)
     error = max(h.error for h in held)
     class_, also = _decide(saved, share)
@@ -115,9 +127,15 @@ def _held(account: RankAccount, device: DeviceAccount) -> _Held:
     }
     pricing = device.pricing
     if pricing is None:
-        return _Held(share, share, 0.0, priced=False)
+        return _Held(share, share, budget["unknown"], 0.0, priced=False)
+    if pricing.error > TRUSTED_ERROR:
+        # A replay that does not know what held the step can't tell what would free it: the device
+        # had work queued and ran none, and that is not for sure the host's doing.
+        share["host"] -= budget["launch"]
+        unexplained = budget["launch"] + budget["unknown"]
+        return _Held(share, share, unexplained, pricing.error, priced=False)
     saved = {r: pricing.without(*parts, profiled=False).reduction for r, parts in RESOURCES.items()}
-    return _Held(saved, share, pricing.error, priced=pricing.error <= TRUSTED_ERROR)
+    return _Held(saved, share, 0.0, pricing.error, priced=True)
 
 
 def _compute_split(account: RankAccount, device: DeviceAccount) -> float:

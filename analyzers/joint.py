@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,8 @@ class _Common:
 
     meets: rank -> number of the collective of each event, -1 for none. members: number of ranks of
     each. transfer_ns: shortest duration over its ranks. rest_ns: rank -> by event, what its end was
-    observed to differ from (last to begin + transfer); kept, so that the unchanged replay is exact.
+    observed to differ from (last to begin + transfer): kept like a lag, and left out where the
+    model has to stand alone.
     offset_ns: how far each rank's clock is ahead of the first one's.
     """
 
@@ -56,6 +57,7 @@ class JointPricing:
         self._common = common
         self._known: dict[tuple[bool, tuple[str, ...], tuple[int, ...]], Price] = {}
         self._bases: dict[bool, list[Replayed]] = {}
+        self._explained = self._run([Change(lags=False) for _ in pricings], ())
 
     @property
     def measured_ns(self) -> float:
@@ -63,12 +65,12 @@ class JointPricing:
 
     @property
     def replayed_ns(self) -> float:
-        return float(np.mean([r.mean_ns for r in self._base(profiled=True)]))
+        return float(np.mean([r.mean_ns for r in self._explained]))
 
     @property
     def error(self) -> float:
-        """The largest relative error of any rank's unchanged replay."""
-        pairs = zip(self._base(profiled=True), self._pricings, strict=True)
+        """The largest relative error of any rank, unexplained delays left out."""
+        pairs = zip(self._explained, self._pricings, strict=True)
         return max(abs(r.mean_ns - p.measured_ns) / p.measured_ns for r, p in pairs)
 
     def without(self, *removed: str, profiled: bool = True) -> Price:
@@ -110,7 +112,10 @@ class JointPricing:
             None if change.device_ns is None else (change.device_ns < pricing.program.dur_ns)
             for change, pricing in zip(changes, self._pricings, strict=True)
         ]
-        return _run_together(ranks, self._common, free, frozenset(late))
+        common = self._common
+        if not all(change.lags for change in changes):
+            common = replace(common, rest_ns=[[0] * len(rest) for rest in common.rest_ns])
+        return _run_together(ranks, common, free, frozenset(late))
 
 
 def joint_pricing(
@@ -169,7 +174,7 @@ def _begins(pricing: DevicePricing) -> list[int]:
     """When each event of a program can begin in its own unchanged replay, ns."""
     program = pricing.program
     begun = [0] * len(program.dur_ns)
-    lasting = (program.dur_ns + program.lag_ns).tolist()
+    lasting = np.maximum(program.dur_ns + program.lag_ns, 0).tolist()
     loop = run(program, Change(), list(range(len(begun))))
     try:
         meeting = next(loop)

@@ -62,11 +62,11 @@ class Pricing(Protocol):
 
     @property
     def replayed_ns(self) -> float:
-        """The same, from the unchanged replay."""
+        """The same, from the replay with nothing changed and no unexplained delay kept."""
 
     @property
     def error(self) -> float:
-        """Relative error of the unchanged replay; it is trusted up to `TRUSTED_ERROR`."""
+        """Relative error of that replay; it is trusted up to `TRUSTED_ERROR`."""
 
     def without(self, *removed: str, profiled: bool = True) -> Price:
         """The step with these parts (of `REMOVABLE`) removed.
@@ -78,6 +78,9 @@ class Pricing(Protocol):
 
 class DevicePricing:
     """Prices by replay.
+
+    `base` is what prices are compared with: the run as it was, unexplained delays included.
+    `explained` is what the model reproduces without them, and how far it can be trusted.
 
     Args:
         program: The program of the device.
@@ -93,6 +96,7 @@ class DevicePricing:
         self._transfer = is_transfer
         self._bandwidth = is_bandwidth
         self.base = replay(program)
+        self.explained = replay(program, Change(lags=False))
         self._known: dict[tuple[bool, tuple[str, ...]], Price] = {}
         self._unprofiled: Replayed | None = None
 
@@ -102,7 +106,7 @@ class DevicePricing:
 
     @property
     def replayed_ns(self) -> float:
-        return self.base.mean_ns
+        return self.explained.mean_ns
 
     @property
     def error(self) -> float:

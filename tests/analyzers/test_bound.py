@@ -6,6 +6,7 @@ import pytest
 
 from fixtures.runs import ELEMENTWISE, GEMM, Job, cpu_training, training
 from fixtures.traces import TraceBuilder
+from gpuprof.analyzers.account import account_rank
 from gpuprof.analyzers.bound import find_bound
 from gpuprof.diagnosis import Bound
 
@@ -48,6 +49,18 @@ def test_two_that_save_the_same_are_mixed_and_both_named() -> None:
     assert set(bound.also) == {"compute", "bandwidth"}
     assert bound.confidence <= 0.75
     assert "about the same share" in bound.why
+
+
+def test_what_nothing_recorded_explains_is_nobodys_bound() -> None:
+    """The device had work queued and ran none of it for most of the step."""
+    trace = TraceBuilder()
+    for i in range(6):
+        trace.step(i, start_us=50 * i, dur_us=50)
+        trace.launch_kernel(GEMM, launch_us=50 * i, start_us=1_000 * i + 10, dur_us=100)
+        trace.launch_kernel(GEMM, launch_us=50 * i + 20, start_us=1_000 * i + 800, dur_us=210)
+    bound = find_bound([account_rank(trace.trace(), 0)])
+    assert bound.class_ == "unknown"
+    assert "not in this recording" in bound.why
 
 
 def test_of_two_rivals_the_one_that_holds_clearly_more_is_the_bound() -> None:

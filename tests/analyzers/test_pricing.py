@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fixtures.layouts import Action, programs, run
 from fixtures.runs import ELEMENTWISE, Job, cpu_training, training
-from gpuprof.analyzers.account import DeviceAccount
+from fixtures.traces import TraceBuilder
+from gpuprof.analyzers.account import DeviceAccount, account_rank
 from gpuprof.analyzers.pricing import (
     REMOVABLE,
     DevicePricing,
@@ -201,6 +202,20 @@ def test_a_replay_that_misses_by_more_than_3_percent_is_not_trusted() -> None:
     for error, expected in ((0.0, True), (0.03, True), (0.031, False)):
         pricing.off = error
         assert trusted(pricing) is expected
+
+
+def test_a_delay_that_nothing_explains_is_an_error_of_the_replay() -> None:
+    """The gains keep it, but how well the step is understood is judged without it."""
+    trace = TraceBuilder()
+    for i in range(6):
+        trace.step(i, start_us=50 * i, dur_us=50)
+        trace.launch_kernel("k", launch_us=50 * i, start_us=1_000 * i + 10, dur_us=100)
+        trace.launch_kernel("k", launch_us=50 * i + 20, start_us=1_000 * i + 700, dur_us=310)
+    pricing = account_rank(trace.trace(), 0).main.pricing
+    assert isinstance(pricing, DevicePricing)
+    assert pricing.base.mean_ns == pytest.approx(pricing.measured_ns, rel=0.02)
+    assert pricing.error > 0.1
+    assert not trusted(pricing)
 
 
 # Ranges

@@ -11,7 +11,7 @@ from gpuprof.analyzers import program as module
 from gpuprof.analyzers.account import account_rank
 from gpuprof.analyzers.host import Blocking
 from gpuprof.analyzers.program import NO_EVENT, NOT_BLOCKING, Program, Region
-from gpuprof.analyzers.replay import replay
+from gpuprof.analyzers.replay import Change, replay
 
 
 def program_of(job: Job | TraceBuilder) -> Program:
@@ -66,6 +66,21 @@ def test_an_unexplained_delay_stays_as_lag() -> None:
         trace.launch_kernel("k", launch_us=at + 20, start_us=at + 400, dur_us=100)
     lag = program_of(trace).lag_ns
     assert lag[1::2].tolist() == [290_000] * 4
+
+
+def test_the_usual_turnaround_between_queued_events_is_no_lag() -> None:
+    """A device takes 1 to 3 µs from one queued kernel to the next: a constant of the model."""
+    trace = TraceBuilder()
+    for i in range(4):
+        trace.step(i, start_us=100 * i, dur_us=100)
+        for k in range(6):
+            start = 20 + 102 * (6 * i + k)
+            trace.launch_kernel("k", launch_us=100 * i + 10 * k, start_us=start, dur_us=100)
+    program = program_of(trace)
+    assert program.turnaround_ns == 2_000
+    assert not program.lag_ns.any()
+    measured = program.measured_ns.sum()
+    assert replay(program, Change(lags=False)).total_ns == pytest.approx(measured, rel=1e-3)
 
 
 def test_a_wait_between_streams_is_kept_as_observed() -> None:
