@@ -18,6 +18,7 @@ from gpuprof.inputs import Inputs, gather
 from gpuprof.others import read_others
 from gpuprof.pause import without_gc
 from gpuprof.readers.kineto import read_trace
+from gpuprof.samples import Samples
 from gpuprof.trace import Trace
 
 Progress = Callable[[str, int, int], None]
@@ -31,11 +32,13 @@ class Analysis:
     """A diagnosis with the traces that it was made from, which the report draws.
 
     accounts: of the ranks, in the order of `traces`; empty where the traces were not accounted for.
+    samples: what was sampled over the run, one a node.
     """
 
     diagnosis: Diagnosis
     traces: tuple[Trace, ...]
     accounts: tuple[RankAccount, ...] = ()
+    samples: tuple[Samples, ...] = ()
 
 
 def analyze(*paths: str | os.PathLike[str], cores: int | None = None) -> Diagnosis:
@@ -77,7 +80,8 @@ def analyze_paths(
         warnings = dict.fromkeys((*diagnosis.warnings, *inputs.warnings))
         diagnosis = msgspec.structs.replace(diagnosis, warnings=tuple(warnings))
     accounts = view.ranks if view is not None else ()
-    return Analysis(diagnosis, tuple(account.trace for account in accounts), tuple(accounts))
+    traces = tuple(account.trace for account in accounts)
+    return Analysis(diagnosis, traces, tuple(accounts), recorded.other.samples)
 
 
 @without_gc()
@@ -92,8 +96,6 @@ def write_reports(
     Raises:
         GpuprofError: the folder can't be written.
     """
-    from gpuprof.reports.html import write_html
-
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,8 +106,25 @@ def write_reports(
             f"cannot write to {folder}: {error.strerror or error}",
             hint="choose another place with --out",
         ) from error
-    summary = write_html(analysis.diagnosis, analysis.traces, folder / REPORT_NAME, lang=lang)
-    return summary.path, json_path
+    return write_page(analysis, folder / REPORT_NAME, lang=lang), json_path
+
+
+def write_page(analysis: Analysis, path: str | os.PathLike[str], *, lang: str = "en") -> Path:
+    """Writes the report as one HTML file and says where it is.
+
+    Raises:
+        GpuprofError: the file can't be written.
+    """
+    from gpuprof.reports.html import write_html
+
+    return write_html(
+        analysis.diagnosis,
+        analysis.traces,
+        path,
+        lang=lang,
+        accounts=analysis.accounts,
+        samples=analysis.samples,
+    ).path
 
 
 def _read_all(paths: list[Path], progress: Progress | None, what: str) -> list[Trace]:

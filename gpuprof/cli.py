@@ -143,10 +143,9 @@ def report(run: tuple[str, ...], form: str, out: str | None) -> None:
         click.echo(click.format_filename(export(analysis, form, out)))
         return
     if form == "html":
-        from gpuprof.reports.html import write_html
+        from gpuprof.api import write_page
 
-        summary = write_html(analysis.diagnosis, analysis.traces, Path(out or "report.html"))
-        click.echo(click.format_filename(summary.path))
+        click.echo(click.format_filename(write_page(analysis, Path(out or "report.html"))))
         return
     if out:
         _write(Path(out), _as_text(analysis, form))

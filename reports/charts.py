@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,3 +139,78 @@ def busy_strip(shares: NDArray[np.float64], label: str, *, height: int = 22) -> 
         f'<rect width="{bins}" height="{height}" fill="#eceef1" class="f-track"/>'
         f'<path d="{"".join(path)}" fill="#275dd2" class="f-compute"/></svg>'
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A stretch of a drawing that something points at: its place and width as shares of 1.
+
+    number: of the finding; 0 for the stretch that was traced.
+    """
+
+    start: float
+    width: float
+    number: int
+
+
+def run_curve(
+    shares: NDArray[np.float64], marks: Sequence[Mark], label: str, *, height: int = 44
+) -> str:
+    """A curve over the run as a filled step curve, with the stretches that findings point at.
+
+    Args:
+        shares: height of each column as a share of 1, NaN where nothing is known.
+    """
+    bins = len(shares)
+    levels = np.round(height * (1 - shares), 1)
+    path: list[str] = []
+    open_ = False
+    last = float("nan")
+    for index, level in enumerate(levels.tolist()):
+        if np.isnan(level):  # a hole
+            path.append(f"H{index}V{height}Z" if open_ else "")
+            open_ = False
+        elif not open_:
+            path.append(f"M{index} {height}V{level:g}")
+            open_ = True
+        elif level != last:
+            path.append(f"H{index}V{level:g}")
+        last = level
+    if open_:
+        path.append(f"H{bins}V{height}Z")
+    body = f'<rect width="100%" height="{height}" fill="#eceef1" class="f-track"/>'
+    body += (
+        f'<svg width="100%" height="{height}" viewBox="0 0 {bins} {height}" '
+        f'preserveAspectRatio="none"><path d="{"".join(path)}" fill="#275dd2" class="f-compute"/>'
+        "</svg>"
+    )
+    for mark in marks:
+        width = max(100 * mark.width, 0.35)
+        x = min(100 * mark.start, 100 - width)
+        if mark.number:
+            body += (
+                f'<rect x="{x:.2f}%" width="{width:.2f}%" height="{height}" fill="#b3261e" '
+                'fill-opacity=".28" class="f-mark"/>'
+            )
+        else:
+            body += (
+                f'<rect x="{x:.2f}%" width="{width:.2f}%" y="{height - 3}" height="3" '
+                'fill="#1b1d21" class="f-text"/>'
+            )
+    return _svg("curve", label, body, height)
+
+
+def mark_row(marks: Sequence[Mark], label: str, *, height: int = 16) -> str:
+    """The numbers of the findings above a curve, each where its stretch begins."""
+    body = ""
+    until = -1.0
+    for mark in sorted(marks, key=lambda mark: mark.start):
+        x = min(100 * mark.start, 97.5)
+        if not mark.number or x < until:
+            continue  # the number of its neighbour stands there
+        body += (
+            f'<text x="{x:.2f}%" y="{height - 4}" font-size="11.5" fill="#b3261e" '
+            f'class="t-mark">{mark.number}</text>'
+        )
+        until = x + 2.2
+    return _svg("marks", label, body, height) if body else ""

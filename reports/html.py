@@ -14,14 +14,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuprof.analyzers.account import RankAccount
 from gpuprof.diagnosis import Diagnosis, Window
 from gpuprof.errors import GpuprofError
 from gpuprof.reports import page, text, timeline
+from gpuprof.reports.curves import gpu_curves
 from gpuprof.reports.words import catalog
+from gpuprof.samples import Samples
 from gpuprof.trace import Trace
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("decode.js", "draw.js", "viewer.js", "page.js")
+SCRIPTS = ("decode.js", "draw.js", "select.js", "viewer.js", "export.js", "page.js")
 """In this order, inside one function, so that nothing leaks into the page."""
 
 MAX_WINDOWS = 64
@@ -90,6 +93,8 @@ def _pieces(
     traces: Sequence[Trace],
     max_bytes: int,
     lang: str,
+    accounts: Sequence[RankAccount],
+    samples: Sequence[Samples],
 ) -> tuple[Iterator[str], timeline.Timeline | None, tuple[str, ...]]:
     """The page in parts, its timeline, and the timeline's notes."""
     words = catalog(lang)
@@ -100,6 +105,7 @@ def _pieces(
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     windows = decisive_windows(diagnosis)
+    gpus = gpu_curves(samples, words)
 
     def static(drawn: timeline.Timeline | None, notes: Sequence[str]) -> str:
         return page.render(
@@ -113,16 +119,25 @@ def _pieces(
             has_timeline=drawn is not None,
             thinned=drawn is not None and drawn.shortest_ns > 0,
             notes=notes,
+            gpus=gpus,
         )
 
-    estimate = page.size_estimate(diagnosis, traces)
+    estimate = page.size_estimate(diagnosis, traces, gpus)
     if estimate > ESTIMATE_SHARE * max_bytes:  # long texts are cut on the page: measure it
         estimate = len(static(None, ()).encode("utf-8", errors="replace")) + NOTES_BYTES
     room = max_bytes - len(script) - len(css) - estimate
     drawn = None
     notes: tuple[str, ...] = ()
     if room >= MIN_TIMELINE_BYTES:
-        drawn = timeline.pack(traces, windows, words, limit_bytes=room, file_bytes=max_bytes)
+        drawn = timeline.pack(
+            traces,
+            windows,
+            words,
+            limit_bytes=room,
+            file_bytes=max_bytes,
+            accounts=accounts,
+            gpus=gpus,
+        )
     if drawn is not None:
         notes = drawn.notes
     elif sum(len(trace) for trace in traces):
@@ -145,6 +160,8 @@ def write_html(
     *,
     max_bytes: int = 8_000_000,
     lang: str = "en",
+    accounts: Sequence[RankAccount] = (),
+    samples: Sequence[Samples] = (),
 ) -> HtmlSummary:
     """Writes the report, replacing the file only when the new one is whole.
 
@@ -153,12 +170,14 @@ def write_html(
         max_bytes: size that the file stays under. The timeline is thinned out for it; the
             diagnosis itself is never cut for it.
         lang: one of `words.LANGUAGES`.
+        accounts: of the traces, in their order: what held gaps, which collectives are the same.
+        samples: what was sampled over the run, one a node.
 
     Raises:
         GpuprofError: the file cannot be written, or the language is unknown.
     """
     target = Path(path)
-    parts, drawn, notes = _pieces(diagnosis, traces, max_bytes, lang)
+    parts, drawn, notes = _pieces(diagnosis, traces, max_bytes, lang, accounts, samples)
     size = 0
     temporary: Path | None = None
     try:

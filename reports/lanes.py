@@ -14,12 +14,28 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.reports import text
+from gpuprof.analyzers.account import RankAccount
+from gpuprof.reports import linked, text
 from gpuprof.reports.words import Catalog
 from gpuprof.trace import I64, Category, Trace
 
-CLASSES = ("compute", "comm", "copy", "runtime", "annotation", "cpu", "python", "idle")
-"""What the timeline colours apart. `Category` has more kinds than an eye can tell apart."""
+CLASSES = (
+    "compute", "comm", "copy", "runtime", "annotation", "cpu", "python", "idle",
+    "idle-input", "idle-sync", "idle-checkpoint", "idle-host", "idle-comm",
+)  # fmt: skip
+"""What the timeline colours apart. `Category` has more kinds than an eye can tell apart. Gaps are
+coloured by what held them."""
+
+IDLE_CLASS = {
+    "input": "idle-input",
+    "sync": "idle-sync",
+    "checkpoint": "idle-checkpoint",
+    "host": "idle-host",
+    "allocator": "idle-host",
+    "communication_host": "idle-comm",
+    "communication": "idle-comm",
+}
+"""Bucket of a gap -> its class; the others are plain `idle`."""
 
 MAX_LANES = 256
 """Lanes of one trace that are drawn: a real rank has under a hundred, a hostile file millions."""
@@ -65,14 +81,16 @@ class Arranged:
     """Events of one trace, lane by lane, each lane ordered by start, the longer event first.
 
     start_ns, end_ns: int64 (n,), from the timeline's zero, within [0, `HORIZON_NS`].
-    key: int64 (n,), name index × `CATEGORIES` + category. Two names beyond the trace's own stand
-    for merged events and for idle gaps.
+    key: int64 (n,), name index × `CATEGORIES` + category. Names beyond the trace's own stand for
+    merged events and for idle gaps, one for each of `linked.HELD`.
+    link: int64 (n,), the number of a collective that other ranks have too, 0 for all else.
     """
 
     lanes: tuple[DrawnLane, ...]
     start_ns: I64
     end_ns: I64
     key: I64
+    link: I64
     lanes_left_out: int
 
     def lane_index(self) -> I64:
@@ -93,7 +111,10 @@ def merged_key(trace: Trace) -> int:
 
 
 def gap_key(trace: Trace) -> int:
-    """The key of the name that stands for an idle gap."""
+    """The key of the name that stands for a gap that nobody accounted for.
+
+    That of a gap with a code of `linked.HELD` is larger by that many times `CATEGORIES`.
+    """
     return (len(trace.names) + 1) * CATEGORIES + int(Category.OTHER)
 
 
@@ -165,12 +186,21 @@ def _times(trace: Trace, rows: I64, zero_ns: int) -> tuple[I64, I64]:
     return start, end
 
 
-def arrange(trace: Trace, zero_ns: int, words: Catalog, shortest_gap_ns: int) -> Arranged:
+def arrange(
+    trace: Trace,
+    zero_ns: int,
+    words: Catalog,
+    shortest_gap_ns: int,
+    account: RankAccount | None = None,
+    links: tuple[I64, I64] | None = None,
+) -> Arranged:
     """Orders a trace's rows for drawing and adds its devices' idle gaps.
 
     Args:
         zero_ns: the trace's time that becomes 0.
         shortest_gap_ns: gaps below this get no mark.
+        account: who held the gaps, where that is known.
+        links: rows of collectives that other ranks have too, and their numbers.
     """
     is_stream = np.array([lane.is_stream for lane in trace.lanes], dtype=np.bool_)
     code = trace.lane.astype(np.int32) * np.int32(2)
@@ -186,6 +216,7 @@ def arrange(trace: Trace, zero_ns: int, words: Catalog, shortest_gap_ns: int) ->
 
     lanes: list[DrawnLane] = []
     parts: list[tuple[I64, I64]] = []
+    held: list[I64] = []
     device_start, device_end = _times(trace, trace.device.rows, zero_ns)
     for device in np.unique(trace.device.device).tolist()[:MAX_LANES]:
         mine = trace.device.device == device
@@ -199,6 +230,8 @@ def arrange(trace: Trace, zero_ns: int, words: Catalog, shortest_gap_ns: int) ->
             label = _of_device(trace, device, words.say("lane.gaps"), words)
             lanes.append(DrawnLane(label, "gaps", len(gaps[0])))
             parts.append(gaps)
+            on_clock = gaps[0] + zero_ns, gaps[1] + zero_ns
+            held.append(linked.holders(account, device, *on_clock))
     gap_count = sum(lane.count for lane in lanes)
     for index, item in enumerate(codes):
         lane = trace.lanes[item // 2]
@@ -208,11 +241,21 @@ def arrange(trace: Trace, zero_ns: int, words: Catalog, shortest_gap_ns: int) ->
     key = trace.name.take(order).astype(np.int64)
     key *= CATEGORIES
     key += trace.category.take(order)
+    link = _links(len(trace), links).take(order)
     if gap_count:
         start = np.concatenate([*(part[0] for part in parts), start])
         end = np.concatenate([*(part[1] for part in parts), end])
-        key = np.concatenate([np.full(gap_count, gap_key(trace), np.int64), key])
-    return Arranged(tuple(lanes), start, end, key, left_out)
+        key = np.concatenate([gap_key(trace) + CATEGORIES * np.concatenate(held), key])
+        link = np.concatenate([np.zeros(gap_count, np.int64), link])
+    return Arranged(tuple(lanes), start, end, key, link, left_out)
+
+
+def _links(rows: int, links: tuple[I64, I64] | None) -> I64:
+    """The number of the collective of each row, int64 (rows,), 0 for all else."""
+    numbers = np.zeros(rows, np.int64)
+    if links is not None:
+        numbers[links[0]] = links[1]
+    return numbers
 
 
 def busy_bins(

@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.reports import text
-from gpuprof.reports.lanes import CATEGORIES, CLASSES, Arranged, class_of, gap_key, merged_key
+from gpuprof.reports.lanes import (
+    CATEGORIES,
+    CLASSES,
+    IDLE_CLASS,
+    Arranged,
+    class_of,
+    gap_key,
+    merged_key,
+)
+from gpuprof.reports.linked import HELD
 from gpuprof.reports.words import Catalog
 from gpuprof.trace import I64, Trace
 
@@ -35,7 +44,7 @@ def name_ids(
     others = [(words.say("other.name"), index) for index in range(len(CLASSES))]
     cut_off = 0
     for trace, chunk in zip(traces, chunks, strict=True):
-        top = (len(trace.names) + 2) * CATEGORIES
+        top = (len(trace.names) + 1 + len(HELD)) * CATEGORIES
         if top <= max(4 * len(chunk.key), 65_536):
             counts = np.bincount(chunk.key, minlength=top)
             keys = np.flatnonzero(counts)
@@ -52,8 +61,8 @@ def name_ids(
             if count < rare or (rare == 1 and len(pairs) >= MAX_NAMES):
                 pair = others[CLASSES.index(class_of("", key % CATEGORIES))]
                 cut_off += 1
-            elif key == gap:
-                pair = words.say("timeline.idle"), CLASSES.index("idle")
+            elif key >= gap:
+                pair = _gap_name((key - gap) // CATEGORIES, words)
             elif key >= merged:
                 kind = class_of("", key % CATEGORIES)
                 pair = words.say("merged.name"), CLASSES.index(kind)
@@ -83,6 +92,13 @@ def name_ids(
         lookup = [ids[pair] if pair in ids else rest[pair[1]] for pair in pairs]
         columns.append(np.array(lookup, dtype=np.uint32).take(local))
     return names, columns, left_out
+
+
+def _gap_name(code: int, words: Catalog) -> tuple[str, int]:
+    """What a gap is called, and its class."""
+    bucket = HELD[code]
+    name = words.say("timeline.idle") if code == 0 else words.name("bucket", bucket)
+    return name, CLASSES.index(IDLE_CLASS.get(bucket, "idle"))
 
 
 def labelled(name: str, index: int) -> list[str | int]:

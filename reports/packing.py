@@ -43,6 +43,12 @@ def encode_column(values: NDArray[np.integer]) -> Iterator[bytes]:
         rest = rest[more] >> seven
 
 
+def zigzag(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Signed integers as unsigned ones of about twice their size: 0, -1, 1, -2, … → 0, 1, 2, 3."""
+    folded: NDArray[np.int64] = (values << 1) ^ (values >> 63)
+    return folded
+
+
 def decode_column(data: bytes, offset: int, count: int) -> tuple[NDArray[np.uint64], int]:
     """Reads a column of `count` values at `offset`; returns it and the offset behind it.
 

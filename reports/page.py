@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuprof.diagnosis import Diagnosis, Finding, Window, to_json
-from gpuprof.reports import budget, charts, lanes, story, text
+from gpuprof.reports import budget, charts, lanes, overview, story, text
+from gpuprof.reports.curves import GpuCurves
 from gpuprof.reports.words import Catalog
 from gpuprof.trace import Trace
 
@@ -31,20 +32,28 @@ MAX_HEADLINE = 240
 MOST_UNFOLDED = 12
 """Ranks and files that stand open: the late ranks come first, the others fold away."""
 
+FEW_CURVES = 2
+"""GPUs whose curves stand open: the others of a job mostly look the same."""
+
 MAX_ITEMS = 50
 """Warnings and left-out steps that are listed one by one."""
 
-LEGEND = tuple(name for name in lanes.CLASSES if name != "idle")
+LEGEND = tuple(name for name in lanes.CLASSES if not name.startswith("idle"))
+IDLE_LEGEND = tuple(name for name in lanes.CLASSES if name.startswith("idle"))
 
 
-def size_estimate(diagnosis: Diagnosis, traces: Sequence[Trace]) -> int:
+def size_estimate(
+    diagnosis: Diagnosis, traces: Sequence[Trace], gpus: Sequence[GpuCurves] = ()
+) -> int:
     """About the bytes of the static page, on the large side: for the timeline's budget."""
     strips = sum(
         min(STRIP_LANES, len({lane.stream for lane in trace.lanes if lane.is_stream})) or 1
         for trace in traces[:STRIP_TRACES]
     )
     ranks = sum(3_000 + 170 * min(len(rank.step_ms), charts.MAX_BARS) for rank in diagnosis.ranks)
-    return 30_000 + 2 * len(to_json(diagnosis)) + strips * 6_000 + ranks
+    curves = 4_500 * sum(len(gpu.curves) for gpu in gpus[: overview.MAX_DRAWN])
+    curves += 6_000 * min(len(gpus), overview.MAX_DRAWN)
+    return 30_000 + 2 * len(to_json(diagnosis)) + strips * 6_000 + ranks + curves
 
 
 def _excess(count: int, words: Catalog) -> list[str]:
@@ -188,6 +197,7 @@ def render(
     has_timeline: bool,
     thinned: bool,
     notes: Sequence[str],
+    gpus: Sequence[GpuCurves] = (),
 ) -> str:
     """The page up to its data blocks.
 
@@ -197,6 +207,7 @@ def render(
         windows: those that the timeline knows, in its order.
         has_timeline: whether data blocks follow.
         thinned: whether the timeline leaves events out (then its notes stand beside it too).
+        gpus: what was sampled over the run.
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
@@ -276,8 +287,11 @@ def render(
         if late
         else words.say("rank.none_late"),
         rank_scale=words.say("rank.note", top=text.milliseconds(top)) if top else "",
+        curves=overview.section(diagnosis, traces, gpus, words),
+        few_curves=FEW_CURVES,
         has_timeline=has_timeline,
         legend=LEGEND,
+        idle_legend=IDLE_LEGEND if has_timeline else (),
         strips=strips,
         strips_left_out=words.say("timeline.more_lanes", count=text.count(strips_left_out))
         if strips_left_out

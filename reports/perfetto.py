@@ -24,13 +24,19 @@ from gpuprof.analyzers.intervals import covered
 from gpuprof.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
 from gpuprof.reports import text
+from gpuprof.reports.counters import LEVELS, Counter, counters_of
+from gpuprof.reports.curves import gpu_curves
 from gpuprof.reports.words import Catalog, catalog
+from gpuprof.samples import Samples
 from gpuprof.trace import DEVICE_CATEGORIES, Category, Trace
 
 I64 = NDArray[np.int64]
 
 MAX_WINDOWS = 1_000
 """Windows of findings that are drawn: more than anybody looks at, bounded on a hostile file."""
+
+COUNTER_BYTES = 20_000_000
+"""Budget that the sampled counters of all ranks are thinned for, as in a page."""
 
 BINS = 2_000
 """Points of a counter: as many as a wide screen has pixels."""
@@ -107,6 +113,7 @@ def write_perfetto(
     path: str | os.PathLike[str],
     *,
     lang: str = "en",
+    samples: Sequence[Samples] = (),
 ) -> PerfettoSummary:
     """Writes the trace, gzip-compressed, replacing the file only when the new one is whole.
 
@@ -115,6 +122,7 @@ def write_perfetto(
         accounts: The ranks, in the order of the diagnosis' inputs; at least one.
         path: Where to; `.json.gz` by convention.
         lang: one of `words.LANGUAGES`.
+        samples: What was sampled over the run; counters within the traces' span.
 
     Raises:
         GpuprofError: there is nothing to draw, or the file cannot be written.
@@ -133,7 +141,9 @@ def write_perfetto(
             temporary.open("xb") as raw,
             gzip.GzipFile("", "wb", COMPRESSION, raw, mtime=0) as file,
         ):
-            for piece in _document(diagnosis, ranks, base, catalog(lang)):
+            words = catalog(lang)
+            sampled = _sampled(ranks, samples, words)
+            for piece in _document(diagnosis, ranks, base, words, sampled):
                 file.write(piece.encode("utf-8"))
         size = temporary.stat().st_size
         temporary.replace(target)
@@ -170,7 +180,11 @@ def _ranks(accounts: Sequence[RankAccount]) -> tuple[list[_Rank], int]:
 
 
 def _document(
-    diagnosis: Diagnosis, ranks: Sequence[_Rank], base: int, words: Catalog
+    diagnosis: Diagnosis,
+    ranks: Sequence[_Rank],
+    base: int,
+    words: Catalog,
+    sampled: Sequence[Counter],
 ) -> Iterator[str]:
     head = {
         "displayTimeUnit": "ms",
@@ -192,6 +206,7 @@ def _document(
             _findings(diagnosis, rank),
             _gaps(rank, words),
             _counters(rank),
+            _samples(rank, sampled),
             _events(rank),
         ):
             for line in lines:
@@ -340,6 +355,24 @@ def _counters(rank: _Rank) -> Iterator[str]:
 
 def _counter(pid: int, name: str, ts: str, value: float) -> str:
     return f'{{"ph":"C","pid":{pid},"name":{name},"ts":{ts},"args":{{"value":{value:.2f}}}}}'
+
+
+def _sampled(ranks: Sequence[_Rank], samples: Sequence[Samples], words: Catalog) -> list[Counter]:
+    """The curves of the ranks' GPUs within the traces' span."""
+    traces = [rank.trace for rank in ranks]
+    zeros = [rank.zero_ns for rank in ranks]
+    return counters_of(traces, zeros, gpu_curves(samples, words), COUNTER_BYTES, words)
+
+
+def _samples(rank: _Rank, sampled: Sequence[Counter]) -> Iterator[str]:
+    """Utilization, power, clock and memory of the rank's GPU, as its driver told them."""
+    for counter in sampled:
+        if counter.group != rank.pid - 1:
+            continue
+        name = json.dumps(f"{counter.label} {counter.unit}")
+        values = counter.level * (counter.top / LEVELS)
+        for time, value in zip(counter.time_ns.tolist(), values.tolist(), strict=True):
+            yield _counter(rank.pid, name, _us(time), value)
 
 
 def _starts(rank: _Rank) -> I64:

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuprof.analyzers.account import RankAccount
 from gpuprof.diagnosis import Diagnosis, to_json
 from gpuprof.errors import GpuprofError
 from gpuprof.reports.html import write_html
 from gpuprof.reports.markdown import to_markdown
+from gpuprof.samples import Samples
 from gpuprof.trace import Trace
 
 REPORT_NAME = "report.html"
@@ -51,12 +53,18 @@ def scalars(diagnosis: Diagnosis) -> Iterator[Scalar]:
 
 
 def write_tensorboard(
-    diagnosis: Diagnosis, traces: Sequence[Trace], logdir: str | os.PathLike[str]
+    diagnosis: Diagnosis,
+    traces: Sequence[Trace],
+    logdir: str | os.PathLike[str],
+    *,
+    lang: str = "en",
+    accounts: Sequence[RankAccount] = (),
+    samples: Sequence[Samples] = (),
 ) -> Path:
     """Writes events, `report.html` and `diagnosis.json` into a log directory.
 
     Args:
-        traces: As for `write_html`.
+        traces, lang, accounts, samples: As for `write_html`.
         logdir: The folder of one run below TensorBoard's `--logdir`, or that itself.
 
     Returns:
@@ -90,7 +98,7 @@ def write_tensorboard(
                 )
                 summary = summary_pb2.Summary(value=[value])
                 writer.add_event(event_pb2.Event(wall_time=now, step=scalar.step, summary=summary))
-            document = to_markdown(diagnosis).encode("utf-8", "replace")
+            document = to_markdown(diagnosis, lang=lang).encode("utf-8", "replace")
             value = summary_pb2.Summary.Value(
                 tag="gpuprof/findings",
                 tensor=tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[document]),
@@ -106,5 +114,6 @@ def write_tensorboard(
             f"cannot write to {folder}: {error.strerror or error}",
             hint="choose another place with --out",
         ) from error
-    write_html(diagnosis, traces, folder / REPORT_NAME)
+    page = folder / REPORT_NAME
+    write_html(diagnosis, traces, page, lang=lang, accounts=accounts, samples=samples)
     return folder

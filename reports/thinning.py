@@ -79,5 +79,6 @@ def thin(events: Arranged, kept: Bools, shortest_ns: int, merged_key: int) -> Ar
         start_ns=events.start_ns[keep],
         end_ns=events.start_ns[keep] + duration[keep],
         key=key[keep],
+        link=events.link[keep],
         lanes_left_out=events.lanes_left_out,
     )

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuprof.analyzers.account import RankAccount
 from gpuprof.diagnosis import Window
-from gpuprof.reports import packing, text
+from gpuprof.reports import linked, packing, text
+from gpuprof.reports.counters import LEVELS, Counter, counters_of
+from gpuprof.reports.curves import GpuCurves
 from gpuprof.reports.lanes import (
     CLASSES,
     HORIZON_NS,
@@ -131,13 +134,32 @@ def _columns(chunk: Arranged, ids: NDArray[np.uint32]) -> Iterator[bytes]:
     yield from packing.encode_column(ids)
 
 
+def _link_columns(chunk: Arranged) -> Iterator[bytes]:
+    """The places of the events that have a link, and their numbers."""
+    at = np.flatnonzero(chunk.link)
+    yield from packing.encode_column(np.diff(at, prepend=0))
+    yield from packing.encode_column(packing.zigzag(np.diff(chunk.link[at], prepend=0)))
+
+
 def _assemble(
-    traces: Sequence[Trace], chunks: Sequence[Arranged], view: _View, room: int, words: Catalog
+    traces: Sequence[Trace],
+    chunks: Sequence[Arranged],
+    view: _View,
+    room: int,
+    words: Catalog,
+    counters: Sequence[Counter],
 ) -> tuple[str, str, int]:
     names, ids, names_left_out = name_ids(traces, chunks, int(NAMES_SHARE * room), words)
-    blob = packing.deflate(
-        part for chunk, column in zip(chunks, ids, strict=True) for part in _columns(chunk, column)
-    )
+
+    def parts() -> Iterator[bytes]:
+        for chunk, column in zip(chunks, ids, strict=True):
+            yield from _columns(chunk, column)
+            yield from _link_columns(chunk)
+        for counter in counters:
+            yield from packing.encode_column(np.diff(counter.time_ns // TICK_NS, prepend=0))
+            yield from packing.encode_column(counter.level)
+
+    blob = packing.deflate(parts())
     total_ns = max((int(chunk.end_ns.max(initial=0)) for chunk in chunks), default=0)
     home = _home(traces, view, total_ns)
     meta = {
@@ -153,11 +175,14 @@ def _assemble(
             for trace, chunk in zip(traces, chunks, strict=True)
         ],
         "names": [labelled(name, index) for name, index in names],
+        "links": [int(np.count_nonzero(chunk.link)) for chunk in chunks],
+        "counters": [[c.label, c.group, c.unit, c.top, len(c.level)] for c in counters],
+        "levels": LEVELS,
         "windows": [[span[0], span[1], index, number] for index, span, number in view.windows],
         "words": {
             key: value
             for key, value in words.texts.items()
-            if key.startswith(("timeline.", "class."))
+            if key.startswith(("timeline.", "class.", "perfetto."))
         },
     }
     return packing.base64(blob), json.dumps(meta, separators=(",", ":")), names_left_out
@@ -189,6 +214,8 @@ def pack(
     *,
     limit_bytes: int,
     file_bytes: int | None = None,
+    accounts: Sequence[RankAccount] = (),
+    gpus: Sequence[GpuCurves] = (),
 ) -> Timeline | None:
     """Packs the traces into at most `limit_bytes` of text.
 
@@ -200,6 +227,9 @@ def pack(
         traces: one per rank.
         windows: decisive stretches with the number of their finding, the most important first.
         file_bytes: the limit of the whole file, which the notes speak of.
+        accounts: of the traces, in their order, where they were accounted for: what held gaps, and
+            which collectives are the same.
+        gpus: what was sampled; the part within the traces' span is drawn.
 
     Returns:
         None when there are no events, or when nothing fits.
@@ -208,10 +238,13 @@ def pack(
     if not events:
         return None
     view = _view(traces, windows)
+    known: Sequence[RankAccount | None] = accounts or [None] * len(traces)
+    links = linked.linked_rows(accounts) if accounts else [None] * len(traces)
     whole = [
-        arrange(trace, zero, words, MIN_GAP_NS)
-        for trace, zero in zip(traces, view.zeros, strict=True)
+        arrange(trace, zero, words, MIN_GAP_NS, account, link)
+        for trace, zero, account, link in zip(traces, view.zeros, known, links, strict=True)
     ]
+    counters = counters_of(traces, view.zeros, gpus, limit_bytes, words)
     everything = sum(len(chunk.start_ns) for chunk in whole)
     target = everything
     windows_kept = len(view.windows)
@@ -231,7 +264,7 @@ def pack(
                 thin(chunk, mask, shortest, merged_key(trace))
                 for chunk, mask, trace in zip(whole, kept, traces, strict=True)
             ]
-        data, meta, names_left_out = _assemble(traces, chunks, view, limit_bytes, words)
+        data, meta, names_left_out = _assemble(traces, chunks, view, limit_bytes, words, counters)
         size = len(data) + len(meta)
         if size <= limit_bytes:
             drawn = sum(len(chunk.start_ns) for chunk in chunks)

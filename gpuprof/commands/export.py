@@ -22,8 +22,16 @@ def export(analysis: Analysis, form: str, out: str | None) -> Path:
     if form == "perfetto":
         from gpuprof.reports.perfetto import write_perfetto
 
-        summary = write_perfetto(analysis.diagnosis, analysis.accounts, out or PERFETTO_NAME)
+        summary = write_perfetto(
+            analysis.diagnosis, analysis.accounts, out or PERFETTO_NAME, samples=analysis.samples
+        )
         return summary.path
     from gpuprof.reports.tensorboard import write_tensorboard
 
-    return write_tensorboard(analysis.diagnosis, analysis.traces, out or TENSORBOARD_NAME)
+    return write_tensorboard(
+        analysis.diagnosis,
+        analysis.traces,
+        out or TENSORBOARD_NAME,
+        accounts=analysis.accounts,
+        samples=analysis.samples,
+    )

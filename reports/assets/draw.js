@@ -4,6 +4,7 @@ const ROW = 17;          // height of a row of events
 const GAP = 7;           // space between lanes
 const RULER = 26;
 const HEADING = 24;      // name of a rank above its lanes
+const COUNTER = 34;      // height of a sampled curve
 const LOOK = 16;         // events of a pixel column that are looked at to choose its colour
 const FONT = '11.5px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
 
@@ -70,7 +71,7 @@ function drawRow(cx, row, view, theme, names, y, height, strength, labels) {
     if (width >= 2) {
       const a = Math.max(left, left + x);
       const b = Math.min(right, left + x + width);
-      const idle = theme.classes[id[1]] === 'idle';
+      const idle = theme.classes[id[1]].startsWith('idle');
       cx.globalAlpha = strength;
       cx.fillStyle = theme.fill[id[1]];
       if (idle) cx.fillRect(a, y + height / 2 - 1.5, Math.max(1, b - a - 0.6), 3);
@@ -98,10 +99,37 @@ function drawRow(cx, row, view, theme, names, y, height, strength, labels) {
     let best = i;
     for (let k = i + 1, end = Math.min(j, i + LOOK); k < end; k++) if (row.e[k] - row.s[k] > row.e[best] - row.s[best]) best = k;
     const kind = names[row.n[best]][1];
-    const thin = theme.classes[kind] === 'idle';
+    const thin = theme.classes[kind].startsWith('idle');
     cx.globalAlpha = strength * Math.max(0.2, Math.min(1, (row.busy[j] - row.busy[i]) * scale));
     cx.fillStyle = theme.fill[kind];
     if (column >= 0) cx.fillRect(left + column, thin ? y + height / 2 - 1.5 : y, 1, thin ? 3 : height);
+    i = j;
+  }
+  cx.globalAlpha = 1;
+}
+
+// Draws a sampled curve: a filled step for each value, or the mean of a pixel column's values.
+function drawCounter(cx, row, view, theme, y, height) {
+  const {left, right, t0, t1} = view;
+  const scale = (right - left) / (t1 - t0);
+  cx.fillStyle = theme.soft;
+  cx.fillRect(left, y, right - left, height);
+  cx.fillStyle = theme.fill[0];
+  cx.globalAlpha = 0.75;
+  let i = firstEnding(row, t0);
+  while (i < row.m && row.s[i] < t1) {
+    const a = Math.max(left, left + (row.s[i] - t0) * scale);
+    let level = row.v[i];
+    let end = left + (row.e[i] - t0) * scale;
+    let j = i + 1;
+    if (end - a < 1) {
+      let sum = level;
+      while (j < row.m && left + (row.e[j] - t0) * scale < a + 1) sum += row.v[j++];
+      level = sum / (j - i);
+      end = a + 1;
+    }
+    const tall = Math.max(1, level * height);
+    cx.fillRect(a, y + height - tall, Math.max(1, Math.min(right, end) - a), tall);
     i = j;
   }
   cx.globalAlpha = 1;

@@ -18,6 +18,7 @@ async function start() {
   document.getElementById('gp-static').hidden = true;
   for (const button of document.querySelectorAll('.goto')) button.hidden = false;
   viewer = openTimeline(meta, lanes, events, deep);
+  offerExports(meta, lanes);
 }
 
 const root = document.documentElement;

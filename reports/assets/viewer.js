@@ -25,8 +25,17 @@ function openTimeline(meta, lanes, events, deep) {
   let extents = [];        // top and bottom of each rank's lanes
   let overview = null;     // the minimap's picture
   let pending = false;
+  let range = null;        // [a, b): the stretch that is summed up
+  const same = new Map();  // number of a collective -> its marks on all ranks, by rank
+  lanes.forEach((lane, index) => lane.rows.forEach((row, k) => {
+    if (row.link) for (const [i, number] of row.link) {
+      if (!same.has(number)) same.set(number, []);
+      same.get(number).push({lane: index, row: k, i});
+    }
+  }));
+  const linkOf = (mark) => (mark && lanes[mark.lane].rows[mark.row].link ? lanes[mark.lane].rows[mark.row].link.get(mark.i) : undefined);
 
-  if (many) for (const lane of lanes) lane.open = lane.group === meta.home[2] || lane.kind === 'stream';
+  if (many) for (const lane of lanes) lane.open = lane.group === meta.home[2] || lane.kind === 'stream' || lane.kind === 'counter';
 
   function layout() {
     extents = [];
@@ -39,7 +48,7 @@ function openTimeline(meta, lanes, events, deep) {
       }
       lane.y = y;
       if (!extents[group]) extents[group] = [y, y];
-      lane.h = (lane.open ? lane.rows.length : 1) * ROW;
+      lane.h = lane.kind === 'counter' ? COUNTER : (lane.open ? lane.rows.length : 1) * ROW;
       y += lane.h + GAP;
       extents[group][1] = y;
     }
@@ -100,6 +109,7 @@ function openTimeline(meta, lanes, events, deep) {
     lanes.forEach((lane, index) => {
       const top = RULER + lane.y - scroll;
       if (top + lane.h < RULER || top > height) return;
+      if (lane.kind === 'counter') { drawCounter(cx, lane.rows[0], view, theme, top, COUNTER); return; }
       rowsOf(lane).forEach((row, k) => {
         const y = top + k * ROW;
         if (y + ROW < RULER || y > height) return;
@@ -107,6 +117,16 @@ function openTimeline(meta, lanes, events, deep) {
         if (matches && matches.rows[index][k]) drawRow(cx, matches.rows[index][k], view, theme, meta.names, y, ROW - 2, 1, true);
       });
     });
+    if (range) {
+      const a = Math.max(labels, toX(range[0]));
+      const b = Math.min(width, toX(range[1]));
+      cx.fillStyle = theme.focus;
+      cx.globalAlpha = 0.14;
+      cx.fillRect(a, RULER, Math.max(0, b - a), height);
+      cx.globalAlpha = 1;
+      for (const x of [toX(range[0]), toX(range[1])]) if (x >= labels && x <= width) cx.fillRect(x - 0.5, RULER, 1, height);
+    }
+    drawSame();
     for (const mark of [hovered, selected]) {
       if (!mark || (mark.row && !lanes[mark.lane].open)) continue;
       const row = lanes[mark.lane].rows[mark.row];
@@ -115,7 +135,7 @@ function openTimeline(meta, lanes, events, deep) {
       if (b < labels || a > width) continue;
       cx.strokeStyle = mark === selected ? theme.text : theme.dim;
       cx.lineWidth = mark === selected ? 2 : 1;
-      cx.strokeRect(a, RULER + lanes[mark.lane].y - scroll + mark.row * ROW, Math.max(3, b - a), ROW - 2);
+      cx.strokeRect(a, RULER + lanes[mark.lane].y - scroll + mark.row * ROW, Math.max(3, b - a), (lanes[mark.lane].kind === 'counter' ? COUNTER : ROW) - 2);
     }
     drawLabels();
     cx.fillStyle = theme.soft;
@@ -129,6 +149,34 @@ function openTimeline(meta, lanes, events, deep) {
     cx.fillText(fitText(cx, duration(t1 - t0), labels - 16), 8, 17);
     drawBar();
     drawMap();
+  }
+
+  // The selected collective on the other ranks: outlined, and joined from rank to rank.
+  function drawSame() {
+    const marks = same.get(linkOf(selected));
+    if (!marks) return;
+    let before = null;
+    cx.strokeStyle = theme.text;
+    for (const mark of marks) {
+      const row = lanes[mark.lane].rows[mark.row];
+      const y = RULER + lanes[mark.lane].y - scroll + (lanes[mark.lane].open ? mark.row : 0) * ROW;
+      const a = toX(row.s[mark.i]);
+      const b = toX(row.e[mark.i]);
+      cx.lineWidth = 1.5;
+      if (b > labels && a < width) cx.strokeRect(Math.max(labels, a), y, Math.max(3, Math.min(width, b) - Math.max(labels, a)), ROW - 2);
+      if (before) {
+        cx.lineWidth = 1;
+        cx.globalAlpha = 0.6;
+        for (const [from, to] of [[before.a, a], [before.b, b]]) {
+          cx.beginPath();
+          cx.moveTo(Math.max(labels, Math.min(width, from)), before.y + ROW - 2);
+          cx.lineTo(Math.max(labels, Math.min(width, to)), y);
+          cx.stroke();
+        }
+        cx.globalAlpha = 1;
+      }
+      before = {a, b, y};
+    }
   }
 
   function drawLabels() {
@@ -159,8 +207,12 @@ function openTimeline(meta, lanes, events, deep) {
       }
       cx.fillStyle = lane.kind === 'stream' ? theme.text : theme.dim;
       cx.fillText(fitText(cx, lane.label, labels - 30), 20, y + ROW - 6);
+      if (lane.kind === 'counter' && top > RULER - 8) cx.fillText(fitText(cx, `0–${amount(lane, 1)}`, labels - 30), 20, top + COUNTER - 4);
     }
   }
+
+  // A height of a counter's lane (a share of it) in its unit.
+  const amount = (lane, share) => `${(lane.top * share).toLocaleString('en', {maximumFractionDigits: lane.top < 1000 && lane.unit !== '%' && lane.unit !== 'W' ? 1 : 0})}\u00a0${lane.unit}`;
 
   function drawBar() {
     const room = height - RULER;
@@ -185,7 +237,7 @@ function openTimeline(meta, lanes, events, deep) {
       ox.fillStyle = theme.page;
       ox.fillRect(0, 0, w, h);
       let shown = lanes.filter((lane) => lane.kind === 'stream');
-      if (!shown.length) shown = lanes.filter((lane) => lane.rows.length);
+      if (!shown.length) shown = lanes.filter((lane) => lane.rows.length && lane.kind !== 'counter');
       shown = shown.slice(0, 12);
       const each = (h - 8) / Math.max(shown.length, 1);
       shown.forEach((lane, k) => drawRow(ox, lane.rows[0], {left: 0, right: w, t0: 0, t1: span}, theme, meta.names, 4 + k * each, Math.max(1, each - 1), 1, false));
@@ -231,11 +283,30 @@ function openTimeline(meta, lanes, events, deep) {
   function describe(mark) {
     const lane = lanes[mark.lane];
     const row = lane.rows[mark.row];
+    if (lane.kind === 'counter') {
+      const where = many ? `${meta.groups[lane.group].label}, ${lane.label}` : lane.label;
+      return `${where} · ${say('counted', {value: amount(lane, row.v[mark.i]), start: duration(row.s[mark.i])})}`;
+    }
     const name = meta.names[row.n[mark.i]];
     const kind = meta.words[`class.${meta.classes[name[1]]}`];
     const time = say('selected', {start: duration(row.s[mark.i]), duration: duration(row.e[mark.i] - row.s[mark.i])});
     const where = many ? `${meta.groups[lane.group].label}, ${lane.label}` : lane.label;
-    return `${name[0]} · ${kind} · ${time} · ${where}`;
+    return `${name[0]} · ${kind} · ${time} · ${where}${describeSame(mark)}`;
+  }
+  // When the other ranks came to the same collective: who was last keeps all of them waiting.
+  function describeSame(mark) {
+    const marks = same.get(linkOf(mark));
+    if (!marks || marks.length < 2) return '';
+    const starts = marks.map((one) => lanes[one.lane].rows[one.row].s[one.i]);
+    const last = starts.indexOf(Math.max(...starts));
+    const late = meta.groups[lanes[marks[last].lane].group].label;
+    return ` · ${say('same', {count: marks.length, late, after: duration(starts[last] - Math.min(...starts))})}`;
+  }
+  function nextSame() {
+    const marks = same.get(linkOf(selected));
+    if (!marks) return;
+    const at = marks.findIndex((one) => one.lane === selected.lane);
+    select(marks[(at + 1) % marks.length], true);
   }
   function select(mark, reveal) {
     selected = mark;
@@ -258,7 +329,7 @@ function openTimeline(meta, lanes, events, deep) {
     const at = y - RULER + scroll;
     const index = lanes.findIndex((lane) => at >= lane.y && at < lane.y + lane.h);
     if (y < RULER || index < 0) return null;
-    const k = Math.floor((at - lanes[index].y) / ROW);
+    const k = lanes[index].kind === 'counter' ? 0 : Math.floor((at - lanes[index].y) / ROW);
     const row = rowsOf(lanes[index])[k];
     if (x < labels || !row) return {lane: index, row: 0, i: -1};
     const slack = ((t1 - t0) / (width - labels)) * 2;
@@ -270,7 +341,7 @@ function openTimeline(meta, lanes, events, deep) {
       for (let lane = 0; lane < lanes.length; lane++) {
         const row = lanes[lane].rows[0];
         const i = row ? firstEnding(row, t0) : 0;
-        if (row && i < row.m && lanes[lane].kind !== 'gaps') { select({lane, row: 0, i}, true); return; }
+        if (row && i < row.m && lanes[lane].kind !== 'gaps' && lanes[lane].kind !== 'counter') { select({lane, row: 0, i}, true); return; }
       }
       return;
     }
@@ -308,6 +379,7 @@ function openTimeline(meta, lanes, events, deep) {
     let count = 0;
     let total = 0;
     const rows = lanes.map((lane) => lane.rows.map((row) => {
+      if (lane.kind === 'counter') return null;
       let m = 0;
       for (let i = 0; i < row.m; i++) if (wanted[row.n[i]]) m++;
       if (!m) return null;
@@ -346,6 +418,54 @@ function openTimeline(meta, lanes, events, deep) {
     if (best) select({lane: best[1], row: best[2], i: best[3]}, true);
   }
 
+  // ---- sums -------------------------------------------------------------------------------------
+  function sum(a, b) {
+    range = b > a ? [Math.max(0, a), Math.min(span, b)] : null;
+    const box = $('sum');
+    box.replaceChildren();
+    box.hidden = !range;
+    request();
+    if (!range) return;
+    const length = range[1] - range[0];
+    const {perLane, top} = sumUp(lanes, meta.names, range[0], range[1]);
+    const cell = (row, text, tag = 'td') => { const c = document.createElement(tag); c.textContent = text; row.append(c); return c; };
+    const table = (title, rows) => {
+      const made = document.createElement('table');
+      const caption = document.createElement('caption');
+      caption.textContent = title;
+      made.append(caption);
+      for (const [head, ...rest] of rows) {
+        const row = made.insertRow();
+        cell(row, head, 'th').scope = 'row';
+        for (const text of rest) cell(row, text).className = 'n';
+      }
+      const frame = document.createElement('div');
+      frame.tabIndex = 0; // it scrolls
+      frame.setAttribute('role', 'group');
+      frame.setAttribute('aria-label', title);
+      frame.append(made);
+      box.append(frame);
+    };
+    const heading = document.createElement('p');
+    heading.textContent = say('sum', {start: duration(range[0]), length: duration(length)});
+    box.append(heading);
+    table(say('sum.lanes'), perLane.map((part) => {
+      const lane = lanes[part.index];
+      const name = many ? `${meta.groups[lane.group].label} · ${lane.label}` : lane.label;
+      if (part.mean !== undefined) return [name, '', amount(lane, part.mean / lane.top), ''];
+      const share = part.busy > length ? '' : `${((100 * part.busy) / length).toFixed(1)}\u00a0%`;
+      return [name, say('sum.events', {count: part.count.toLocaleString('en')}), duration(part.busy), share];
+    }));
+    table(say('sum.names'), top.map((one) => [one.name, say('sum.events', {count: one.count.toLocaleString('en')}), duration(one.time), `${((100 * one.time) / length).toFixed(1)}\u00a0%`]));
+  }
+  // One end of the stretch: the selected event's, or the view's where nothing is selected.
+  function setEnd(isStart) {
+    const row = selected && lanes[selected.lane].rows[selected.row];
+    const at = row ? (isStart ? row.s[selected.i] : row.e[selected.i]) : isStart ? t0 : t1;
+    const old = range || [t0, t1];
+    if (isStart) sum(at, Math.max(old[1], at + 1)); else sum(Math.min(old[0], at - 1), at);
+  }
+
   // ---- input ------------------------------------------------------------------------------------
   const pointers = new Map();
   let drag = null;
@@ -359,7 +479,7 @@ function openTimeline(meta, lanes, events, deep) {
     pointers.set(event.pointerId, event.offsetX);
     canvas.setPointerCapture(event.pointerId);
     if (event.pointerType === 'mouse') canvas.focus({preventScroll: true});
-    drag = {x: event.offsetX, y: event.offsetY, t0, t1, scroll, moved: false};
+    drag = {x: event.offsetX, y: event.offsetY, t0, t1, scroll, moved: false, sums: event.shiftKey};
     pinch = 0;
   });
   canvas.addEventListener('pointermove', (event) => {
@@ -374,6 +494,12 @@ function openTimeline(meta, lanes, events, deep) {
       const dx = event.offsetX - drag.x;
       const dy = event.offsetY - drag.y;
       if (Math.abs(dx) + Math.abs(dy) > 3) { drag.moved = true; canvas.classList.add('dragging'); }
+      if (drag.sums) {
+        const ends = [toTime(Math.max(labels, drag.x)), toTime(Math.max(labels, event.offsetX))];
+        range = [Math.max(0, Math.min(...ends)), Math.min(span, Math.max(...ends))];
+        request();
+        return;
+      }
       const shift = (dx / (width - labels)) * (drag.t1 - drag.t0);
       t0 = drag.t0 - shift;
       t1 = drag.t1 - shift;
@@ -392,6 +518,7 @@ function openTimeline(meta, lanes, events, deep) {
   const release = (event) => {
     pointers.delete(event.pointerId);
     canvas.classList.remove('dragging');
+    if (drag && drag.moved && drag.sums && range) sum(range[0], range[1]);
     if (drag && !drag.moved && event.type === 'pointerup') {
       const mark = hit(event.offsetX, event.offsetY);
       if (mark && event.offsetX < labels) { lanes[mark.lane].open = !lanes[mark.lane].open; layout(); clamp(); } else select(mark && mark.i >= 0 ? mark : null, false);
@@ -405,8 +532,9 @@ function openTimeline(meta, lanes, events, deep) {
     w: () => zoom(0.75), '+': () => zoom(0.75), '=': () => zoom(0.75), s: () => zoom(1 / 0.75), '-': () => zoom(1 / 0.75),
     a: () => pan(-0.15), d: () => pan(0.15), 0: () => show(0, span),
     f: () => { if (selected) { const row = lanes[selected.lane].rows[selected.row]; const long = Math.max(row.e[selected.i] - row.s[selected.i], 100); show(row.s[selected.i] - long, row.e[selected.i] + long); } },
+    c: nextSame, m: () => sum(t0, t1), '[': () => setEnd(true), ']': () => setEnd(false),
     '/': () => $('search').focus(), pagedown: () => { scroll += height * 0.8; clamp(); }, pageup: () => { scroll -= height * 0.8; clamp(); },
-    escape: () => { $('search').value = ''; search(''); select(null, false); detail.textContent = ready; },
+    escape: () => { $('search').value = ''; search(''); sum(0, 0); select(null, false); detail.textContent = ready; },
   };
   canvas.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -429,6 +557,7 @@ function openTimeline(meta, lanes, events, deep) {
   $('in').addEventListener('click', () => zoom(0.6));
   $('out').addEventListener('click', () => zoom(1 / 0.6));
   $('all').addEventListener('click', () => show(0, span));
+  $('sum-view').addEventListener('click', () => sum(t0, t1));
   $('home').addEventListener('click', () => show(meta.home[0], meta.home[1]));
   $('search').addEventListener('input', (event) => search(event.target.value));
   $('search').addEventListener('keydown', (event) => { if (event.key === 'Enter') jump(!event.shiftKey); });

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from base64 import b64decode
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fixtures.diagnoses import hostile_diagnosis, hostile_traces, sample_diagnosis, sample_traces
+from fixtures.runs import Job, diagnosed, training, view
+from fixtures.samples import run_samples
 from gpuprof.reports.html import write_html
 
 if TYPE_CHECKING:
@@ -188,3 +193,121 @@ def test_no_table_column_is_squeezed_to_a_letter(browser: Any, report: Path) -> 
             "[...document.querySelectorAll('tbody tr')].map((row) => row.offsetHeight)"
         )
         assert max(heights) < 110
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks, accounted, that meet in collectives; with their GPUs' samples."""
+    jobs = []
+    for rank in range(2):
+        job = Job(rank=rank, world_size=2)
+        job.now += 700 * rank
+        jobs.append(training(5, load_us=4_000, collective_us=900, job=job))
+    accounts = view(*jobs).ranks
+    traces = [account.trace for account in accounts]
+    begun = min(int(trace.start_ns[0]) for trace in traces) - 10**9
+    path = tmp_path_factory.mktemp("sampled") / "report.html"
+    write_html(
+        diagnosed(*jobs), traces, path, accounts=accounts, samples=[run_samples(2, begun, 4.0)]
+    )
+    return path
+
+
+def test_a_collective_is_joined_with_itself_on_the_other_rank(browser: Any, sampled: Path) -> None:
+    with browser.open(sampled) as page:
+        page.eval("""{ const s = document.getElementById('gp-search'); s.value = 'AllReduce';
+          s.dispatchEvent(new Event('input', {bubbles: true})); }""")
+        page.eval(f"{KEY}('0')")
+        for _ in range(3):
+            page.eval("document.getElementById('gp-next').click()")
+        told = page.eval(DETAIL)
+        assert "the same collective on 2 ranks; Rank 1 came last, 700" in told
+        first = "Rank 0" in told.split("the same")[0]
+        page.eval(f"{KEY}('c')")
+        assert ("Rank 0" in page.eval(DETAIL).split("the same")[0]) != first
+        assert page.problems == []
+
+
+def test_a_counter_tells_its_value_and_its_mean_over_a_stretch(browser: Any, sampled: Path) -> None:
+    with browser.open(sampled) as page:
+        page.eval(f"{KEY}('0'); {KEY}('ArrowRight')")
+        seen = []
+        for _ in range(14):
+            page.eval(f"{KEY}('ArrowDown')")
+            seen.append(page.eval(DETAIL))
+        assert any("Power · " in told and "W from" in told for told in seen)
+        page.eval(f"{KEY}('m')")
+        summed = page.eval("document.getElementById('gp-sum').innerText")
+        assert "Rank 0 · Power" in summed and "ampere_sgemm" in summed
+        page.eval(f"{KEY}('Escape')")
+        assert page.eval("document.getElementById('gp-sum').hidden")
+
+
+def test_a_stretch_is_summed_exactly_as_it_was_recorded(browser: Any, tmp_path: Path) -> None:
+    """Between two selected events the sum counts what lies inside, and the parts that stick in."""
+    [account] = view(training(4, load_us=3_000)).ranks
+    path = tmp_path / "report.html"
+    write_html(diagnosed(training(4, load_us=3_000)), [account.trace], path, accounts=[account])
+    with browser.open(path) as page:
+        page.eval("document.getElementById('gp-all').click()")
+        page.eval("document.getElementById('gp-sum-view').click()")
+        rows = page.eval("""[...document.querySelectorAll('#gp-sum tr')].map((row) =>
+          [...row.cells].map((cell) => cell.textContent))""")
+        busy = {row[0]: row for row in rows}
+        device = account.trace.device.rows
+        total_ms = account.trace.dur_ns[device].sum() / 1e6
+        assert busy["Stream 7"][1] == f"{len(device)} events"
+        assert float(busy["Stream 7"][2].split("\u00a0")[0]) == pytest.approx(total_ms, abs=0.01)
+
+
+def saved_trace(page: Any) -> dict[str, Any]:
+    """What the page's button saves, caught on its way to the file."""
+    page.eval("""window.caught = new Promise((done) => {
+      URL.createObjectURL = (blob) => { blob.arrayBuffer().then((bytes) => done(
+        btoa(String.fromCharCode(...new Uint8Array(bytes))))); return '#'; }; }); 0""")
+    page.eval("document.getElementById('gp-save').click()")
+    document: dict[str, Any] = json.loads(gzip.decompress(b64decode(page.eval("window.caught"))))
+    return document
+
+
+def test_the_saved_trace_holds_every_event_and_finding(browser: Any, sampled: Path) -> None:
+    with browser.open(sampled) as page:
+        document = saved_trace(page)
+        assert page.requests == [sampled.resolve().as_uri()]
+    events = document["traceEvents"]
+    kernels = [e for e in events if e["ph"] == "X" and "AllReduce" in e["name"]]
+    assert len(kernels) == 10 and {e["pid"] for e in kernels} == {1, 2}
+    assert any(e["ph"] == "X" and e["cat"] == "gpuprof" for e in events)
+    assert {e["name"] for e in events if e["ph"] == "C"} >= {"Power W", "Utilization %"}
+
+
+def test_hostile_names_are_text_in_the_saved_trace(browser: Any, hostile: Path) -> None:
+    with browser.open(hostile) as page:
+        document = saved_trace(page)
+    assert any("<img src=x onerror=alert(2)>" in e.get("name", "") for e in document["traceEvents"])
+
+
+def test_perfetto_is_spoken_to_only_after_the_click_and_only_at_its_own_address(
+    browser: Any, sampled: Path
+) -> None:
+    """The page's half of the handshake; `benchmarks/report_page.py` plays it with Perfetto."""
+    with browser.open(sampled) as page:
+        page.eval("""window.told = []; window.opened = [];
+          window.open = (address) => { window.opened.push(address);
+            const postMessage = (what, to) => window.told.push([what, to]);
+            return {closed: false, postMessage}; }; 0""")
+        assert page.eval("window.opened.length") == 0
+        page.eval("document.getElementById('gp-perfetto').click()")
+        page.wait("window.told.length > 1")
+        assert page.eval("window.opened") == ["https://ui.perfetto.dev"]
+        assert page.eval("window.told.every(([what, to]) => what === 'PING'"
+                         " && to === 'https://ui.perfetto.dev')")  # fmt: skip
+        answer = "dispatchEvent(new MessageEvent('message', {data: 'PONG', origin: '%s'}))"
+        page.eval(answer % "https://evil.example")
+        assert not page.eval("window.told.some(([what]) => what.perfetto)")
+        page.eval(answer % "https://ui.perfetto.dev")
+        page.wait("window.told.some(([what]) => what.perfetto)")
+        sent = page.eval("""(() => { const [what, to] = window.told.find(([one]) => one.perfetto);
+          return [what.perfetto.buffer.byteLength > 100, to]; })()""")
+        assert sent == [True, "https://ui.perfetto.dev"]
+        assert page.requests == [sampled.resolve().as_uri()] and page.problems == []

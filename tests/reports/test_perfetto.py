@@ -14,6 +14,7 @@ import pytest
 
 from fixtures.diagnoses import HOSTILE, hostile_diagnosis, hostile_traces
 from fixtures.runs import cpu_training, training
+from fixtures.samples import run_samples
 from gpuprof.analyzers.account import account_rank
 from gpuprof.api import Analysis, analyze_paths
 from gpuprof.cli import main
@@ -172,3 +173,15 @@ def test_the_command_writes_the_file(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_real_recordings_come_back_whole(case: str, tmp_path: Path) -> None:
     analysis = analyze_paths(CASES / case)
     assert_same_work(analysis, tmp_path / "out.json.gz")
+
+
+def test_what_was_sampled_becomes_counters_of_the_ranks_process(tmp_path: Path) -> None:
+    trace = training(5, load_us=3_000).trace.write(tmp_path / "t.json.gz")
+    analysis = analyze_paths(trace)
+    begun = int(analysis.traces[0].start_ns[0]) - 2 * 10**9
+    node = run_samples(1, begun, 8.0)
+    write_perfetto(analysis.diagnosis, analysis.accounts, tmp_path / "o.json.gz", samples=[node])
+    document = json.loads(gzip.decompress((tmp_path / "o.json.gz").read_bytes()))
+    counters = [e for e in document["traceEvents"] if e["ph"] == "C"]
+    powers = [e["args"]["value"] for e in counters if e["name"] == "Power W"]
+    assert powers and set(powers) <= {round(90 + 560 * busy, 2) for busy in (0.0, 0.05, 0.9)}

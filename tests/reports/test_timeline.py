@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.diagnoses import MS, T0_NS, US, Event, make_trace, sample_diagnosis, sample_traces
+from fixtures.runs import Job, training, view
+from gpuprof.analyzers.account import RankAccount
 from gpuprof.diagnosis import Window
 from gpuprof.reports import names, packing, timeline
 from gpuprof.reports.html import decisive_windows
 from gpuprof.reports.lanes import CLASSES, MIN_GAP_NS, arrange, busy_bins, idle_gaps, merged_key
+from gpuprof.reports.linked import linked_rows
 from gpuprof.reports.thinning import inside, thin
 from gpuprof.reports.words import catalog
 from gpuprof.trace import Category, Lane, Trace
@@ -255,3 +258,49 @@ def test_busy_share_of_the_static_strip_is_exact() -> None:
     assert left_out == 0
     assert found[0][0] == "Stream 7"
     np.testing.assert_allclose(found[0][1], [1, 1, 0, 1, 1])
+
+
+def two_ranks() -> tuple[RankAccount, ...]:
+    """Two ranks that load their data and meet in a collective; rank 1 comes 3 ms later."""
+    jobs = []
+    for rank in range(2):
+        job = Job(rank=rank, world_size=2)
+        job.now += 3_000 * rank
+        jobs.append(training(4, load_us=2_000, collective_us=900, job=job))
+    return view(*jobs).ranks
+
+
+def test_gaps_are_coloured_by_what_held_them() -> None:
+    [account] = view(training(5, load_us=3_000)).ranks
+    packed = timeline.pack([account.trace], [], WORDS, limit_bytes=10**7, accounts=[account])
+    assert packed is not None
+    meta, lanes = unpack(packed)
+    assert meta["groups"][0]["lanes"][0][1] == "gaps"
+    held = [event for event in lanes[0] if event[3] == "idle-input"]
+    assert len(held) == 4 and {event[0] for event in held} == {"Waiting for input"}
+    assert all(event[2] > 1_500_000 for event in held)
+
+
+def test_a_collective_has_one_number_on_all_its_ranks() -> None:
+    accounts = two_ranks()
+    traces = [account.trace for account in accounts]
+    linked = linked_rows(accounts)
+    assert [len(rows) for rows, _ in linked] == [3, 3]  # the first step is not accounted
+    for (rows, numbers), trace in zip(linked, traces, strict=True):
+        assert sorted(numbers.tolist()) == [1, 2, 3]
+        assert all("AllReduce" in trace.names[trace.name[row]] for row in rows)
+    chunks = [
+        arrange(trace, 0, WORDS, MIN_GAP_NS, account, link)
+        for trace, account, link in zip(traces, accounts, linked, strict=True)
+    ]
+    for chunk, (_, numbers) in zip(chunks, linked, strict=True):
+        assert sorted(chunk.link[chunk.link > 0].tolist()) == sorted(numbers.tolist())
+        kept = thin(chunk, inside(chunk, []), 10**12, 0)
+        assert len(kept.link) == len(kept.start_ns)
+
+
+@given(st.lists(st.integers(-(2**50), 2**50), max_size=30))
+def test_signed_numbers_survive_the_fold(values: list[int]) -> None:
+    folded = packing.zigzag(np.array(values, np.int64)).tolist()
+    assert all(value >= 0 for value in folded)
+    assert [-(v + 1) // 2 if v % 2 else v // 2 for v in folded] == values
