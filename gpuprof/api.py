@@ -52,7 +52,8 @@ def analyze(*paths: str | os.PathLike[str], cores: int | None = None) -> Diagnos
     Raises:
         InputError: a path can't be read as anything known.
     """
-    return analyze_paths(*paths, cores=cores).diagnosis
+    analysis = analyze_paths(*paths, cores=cores)
+    return analysis.diagnosis.with_samples(analysis.samples)
 
 
 @without_gc()

@@ -8,9 +8,15 @@ schema that other programs rely on (docs/diagnosis.md). A change of a field is a
 
 from __future__ import annotations
 
-from typing import Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from gpuprof.samples import Samples
 
 SCHEMA_VERSION = 1
 
@@ -237,9 +243,13 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The whole answer. Each of the eight causes is in exactly one of `findings`, `ruled_out` and
-    `not_judged`; `findings` is ranked, most gain first."""
+    `not_judged`; `findings` is ranked, most gain first.
+
+    In a notebook it shows itself, and `figures` draws it. What was sampled is no part of the answer
+    and of its JSON, but rides along for the figures where `with_samples` has put it.
+    """
 
     schema: int = SCHEMA_VERSION
     gpuprof: str
@@ -258,6 +268,30 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     kernels: tuple[KernelRow, ...] = ()
     files: tuple[InputFile, ...] = ()
     facts: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def with_samples(self, samples: tuple[Samples, ...]) -> Diagnosis:
+        """The same, with what was sampled over the run for `figures`."""
+        other = msgspec.structs.replace(self)
+        other.__dict__["samples"] = samples
+        return other
+
+    def figures(self, *, lang: str = "en") -> dict[str, Figure]:
+        """Interactive plotly figures by name: see `gpuprof.reports.figures`."""
+        made: dict[str, Figure] = _reports("figures").figures(
+            self, self.__dict__.get("samples", ()), lang=lang
+        )
+        return made
+
+    def _repr_html_(self) -> str:
+        """The diagnosis as HTML, for notebooks: no script, no style but its own attributes."""
+        shown: str = _reports("notebook").to_html(self)
+        return shown
+
+
+def _reports(module: str) -> Any:
+    """A module of the reports, by name: the arrows of the code lead from there to here, and only
+    the two methods for notebooks look back."""
+    return import_module(f"gpuprof.reports.{module}")
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

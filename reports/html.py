@@ -62,7 +62,8 @@ def safe_json(document: str) -> str:
     return document
 
 
-def _source_hash(source: str) -> str:
+def source_hash(source: str) -> str:
+    """A script or style sheet as a Content-Security-Policy names it."""
     digest = hashlib.sha256(source.encode("utf-8")).digest()
     return f"'sha256-{b64encode(digest).decode('ascii')}'"
 
@@ -101,7 +102,7 @@ def _pieces(
     script = script_source()
     css = (ASSETS / "report.css").read_text(encoding="utf-8")
     policy = (
-        f"default-src 'none'; script-src {_source_hash(script)}; style-src {_source_hash(css)}; "
+        f"default-src 'none'; script-src {source_hash(script)}; style-src {source_hash(css)}; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     windows = decisive_windows(diagnosis)

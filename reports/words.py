@@ -191,6 +191,11 @@ ENGLISH: Mapping[str, str] = {
     "curve.note": "What the driver told about each GPU while the run went on. Utilization says "
     "that some kernel ran, not how much of the GPU it used. Holes are reads that failed.",
     "curve.more": "More GPUs: {count}",
+    # charts
+    "chart.step_share": "share of the step, %",
+    "chart.gains": "What each change saves",
+    "chart.peak": "How near the heaviest work comes to the device's peak",
+    "chart.none": "There is nothing to draw in this diagnosis.",
     # timeline
     "timeline.intro": "Opens on the decisive steps; what the findings point at is shaded. Where "
     "events are too short to draw, the strength of a column is its exact busy share.",

@@ -127,8 +127,9 @@ class Browser:
         height: int = 900,
         dark: bool = False,
         script: bool = True,
+        settled: str = "!!document.documentElement.dataset.timeline",
     ) -> Iterator[Page]:
-        """A tab with the file, loaded and (with script) its timeline settled."""
+        """A tab with the file, loaded and (with script) what it draws settled."""
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})
         page = Page(self, session["sessionId"])
@@ -146,7 +147,7 @@ class Browser:
             page.call("Page.navigate", url=path.resolve().as_uri())
             page.wait("document.readyState === 'complete' && location.protocol === 'file:'")
             if script:
-                page.wait("!!document.documentElement.dataset.timeline")
+                page.wait(settled)
             yield page
         finally:
             self._pages.pop(page.session)
