@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.budget import StepBudget, Work, device_work, step_budget
 from gpuprof.analyzers.cpu import cpu_work
+from gpuprof.analyzers.distil import build_program
 from gpuprof.analyzers.host import HostActivity, host_activity
 from gpuprof.analyzers.intervals import empty
 from gpuprof.analyzers.kernels import is_communication
 from gpuprof.analyzers.launches import Launches, find_launches
 from gpuprof.analyzers.overhead import ProfilerCost, profiler_cost
 from gpuprof.analyzers.pricing import DevicePricing, Pricing, SerialPricing
-from gpuprof.analyzers.program import Program, build_program
+from gpuprof.analyzers.program import Program
 from gpuprof.analyzers.roofline import KernelLimits, Limit, kernel_limits
 from gpuprof.analyzers.steps import Marks, Steps, find_marks, steps_on_device, steps_on_host
 from gpuprof.trace import Category, DeviceInfo, Trace

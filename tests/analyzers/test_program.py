@@ -7,7 +7,7 @@ import pytest
 
 from fixtures.runs import LATENCY_US, LAUNCH_US, Job, training
 from fixtures.traces import TraceBuilder
-from gpuprof.analyzers import program as module
+from gpuprof.analyzers import distil as module
 from gpuprof.analyzers.account import account_rank
 from gpuprof.analyzers.host import Blocking
 from gpuprof.analyzers.program import NO_EVENT, NOT_BLOCKING, Program, Region
