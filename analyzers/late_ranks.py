@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,8 @@ from gpuprof.diagnosis import BUCKETS, Gain
 
 F64 = NDArray[np.float64]
 
-OWN_BUCKETS = tuple(b for b in BUCKETS if b not in ("communication", "communication_host"))
+COMMUNICATION = ("communication", "communication_host")
+OWN_BUCKETS = tuple(b for b in BUCKETS if b not in COMMUNICATION)
 """What a rank does when it does not wait for others."""
 
 EXCESS_FRAC = 0.02
@@ -63,6 +65,27 @@ def without_lateness(accounts: Sequence[RankAccount], comparison: RankComparison
     least = min(known, key=lambda price: price.reduction)
     return Gain(
         step_ms=least.step_ns / 1e6, reduction=least.reduction, low=least.low, high=least.high
+    )
+
+
+def without_transfers(accounts: Sequence[RankAccount], comparison: RankComparison) -> Gain | None:
+    """What the step would be if passing data took no time, and ranks waited as they did.
+
+    For ranks that can't be replayed together: each is replayed on its own, and of a collective
+    that others have recorded, too, only the wait stays. Of the others nothing does. None where a
+    rank can't be replayed.
+    """
+    prices = [
+        _price_of_transfers(account, waits) for account, waits in _pairs(accounts, comparison)
+    ]
+    known = [price for price in prices if price is not None]
+    if not known or len(known) < len(prices):
+        return None
+    return Gain(
+        step_ms=float(np.mean([p.step_ns for p in known])) / 1e6,
+        reduction=float(np.mean([p.reduction for p in known])),
+        low=float(np.mean([p.low for p in known])),
+        high=float(np.mean([p.high for p in known])),
     )
 
 
@@ -137,3 +160,24 @@ def _price(account: RankAccount, waits: RankWaits) -> Price | None:
     gone = covered(spans, steps.start_ns, steps.end_ns)[steps.keep].astype(np.float64)
     length = steps.length_ns.astype(np.float64)
     return price_of(Replayed(length), Replayed(length - gone))
+
+
+def _price_of_transfers(account: RankAccount, waits: RankWaits) -> Price | None:
+    pricing = account.main.pricing
+    if pricing is None or not trusted(pricing):
+        return None
+    if isinstance(pricing, DevicePricing):
+        kept = np.zeros(len(account.trace.device), np.float64)
+        on_device = waits.event >= 0
+        kept[waits.event[on_device]] = waits.wait_ns[on_device]
+        change = pricing.change("communication")
+        assert change.device_ns is not None
+        left = np.maximum(change.device_ns, np.rint(kept[pricing.program.source])).astype(np.int64)
+        return pricing.price(replace(change, device_ns=np.minimum(left, pricing.program.dur_ns)))
+    budget = account.main.budget
+    keep = budget.steps.keep
+    length = budget.steps.length_ns.astype(np.float64)
+    spans = _exposed_spans(account, waits, waits.wait_ns)
+    waited = covered(spans, budget.steps.start_ns, budget.steps.end_ns)[keep]
+    passed = sum(budget.per_step_ns[b][keep] for b in COMMUNICATION) - waited
+    return price_of(Replayed(length), Replayed(length - np.maximum(passed, 0.0)))

@@ -18,7 +18,7 @@ collectives of that step are one observation, not many. So steps are the samples
 
 * Count: a rank is late in a step when it bears at least half as much as the rank that bears most.
   Where all ranks are alike, each is among the m late ones of R with probability m/R, so the number
-  of times is binomial.
+  of times is binomial. Steps in which nobody waited are no evidence either way, and not counted.
 * Size: counting proves little for few ranks and steps (one of two is late in all of five steps in
   1 of 16 balanced runs), while always the same delay does. The trimmed mean of what a rank bears
   above the mean rank is compared with its spread over steps, pooled over ranks (Yuen 1974).
@@ -204,8 +204,9 @@ def _step_tests(blame_ns: F64, step_ns: F64) -> tuple[I64, F64]:
         measure = np.partition(blame_ns, -2, axis=0)[-2]
     late_in = (blame_ns >= HALF * measure) & (measure > 0)
     times = late_in.sum(axis=1).astype(np.int64)
-    expected = float((late_in.sum(axis=0) / n_ranks).mean())
-    cached = [at_least(k, n_steps, expected) for k in range(n_steps + 1)]
+    n_waited = int((measure > 0).sum())
+    expected = float(late_in.sum()) / n_ranks / max(n_waited, 1)
+    cached = [at_least(k, n_waited, expected) for k in range(n_waited + 1)]
     counted = np.array(cached)[times]
     trim = int(TRIMMED * n_steps)
     usual = blame_ns

@@ -81,6 +81,11 @@ class RunView:
         return any(len(device.events) for rank in self.ranks for device in rank.devices)
 
     @property
+    def is_replayed_together(self) -> bool:
+        """Whether prices come from all ranks at once: then nobody's wait is taken for his own."""
+        return self.joint is not None and trusted(self.joint)
+
+    @property
     def has_steps(self) -> bool:
         return self.first.main.steps.source != "none"
 
@@ -131,7 +136,7 @@ class RunView:
         """What removing parts of the step saves (see `gpuprof.analyzers.pricing`): all ranks
         replayed together, or else the mean over ranks. None when a rank can't be replayed, or not
         well enough."""
-        if self.joint is not None and trusted(self.joint):
+        if self.joint is not None and self.is_replayed_together:
             return self._gain([self.joint.without(*removed, profiled=profiled)])
         prices = self.prices(*removed, profiled=profiled)
         return None if prices is None else self._gain(prices)

@@ -51,7 +51,12 @@ from gpuprof.analyzers.communication_fixes import (
 from gpuprof.analyzers.device_columns import peaks_of
 from gpuprof.analyzers.exposed import ExposedCollectives, exposed_collectives, waited_frac
 from gpuprof.analyzers.idle import IDLE_BUCKETS
-from gpuprof.analyzers.late_ranks import held_up_by, waiting_frac, without_lateness
+from gpuprof.analyzers.late_ranks import (
+    held_up_by,
+    waiting_frac,
+    without_lateness,
+    without_transfers,
+)
 from gpuprof.analyzers.places import lines_of, records_lines
 from gpuprof.analyzers.ranks import RankComparison
 from gpuprof.analyzers.wording import percent
@@ -127,13 +132,12 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
         title = f"{named_ranks(late).capitalize()} {come} late: the others wait"
         title += f" {percent(waiting_frac(run.ranks, comparison, late))} of each step"
     else:
-        gain = run.price("communication")
+        gain = _faster(run, comparison)
         if gain is not None and gain.reduction < LEAST_GAIN:
             why = _other_work_comes_out(share, gain)
             if waiting >= MOSTLY * share:
                 why += f"; {percent(waiting)} is waiting for other ranks, and none of them is late"
             return RuledOut(cause=ID, why=why)
-        gain = _explained(gain)
         title = f"Communication that nothing hides takes {percent(share)} of each step"
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
     table = exposed_collectives(worst)
@@ -161,6 +165,23 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
         where=_where_late(run, late),
         ranks=run.ranks_with(*BUCKETS),
         late_ranks=late,
+    )
+
+
+def _faster(run: RunView, comparison: RankComparison) -> Gain | None:
+    """The gain when data passes in no time. Waiting for a rank is none of it: that ends with what
+    makes the rank late, be it unequal work or chance."""
+    if run.is_replayed_together:
+        return _explained(run.price("communication"))
+    gain = without_transfers(run.ranks, comparison)
+    if gain is None:
+        return None
+    return Gain(
+        step_ms=gain.step_ms,
+        reduction=gain.reduction,
+        low=gain.low,
+        high=gain.high,
+        how="each rank replayed with transfers taking no time, and waiting for others as it did",
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.traces import TraceBuilder
 from fixtures.views import COMPUTE, Machine, texts, view
-from gpuprof.analyzers.causes import nccl_wait
+from gpuprof.analyzers.causes import imbalance, nccl_wait
 from gpuprof.analyzers.diagnose import Recorded, view_of
 from gpuprof.diagnosis import Finding, NotJudged, RuledOut
 from gpuprof.readers.kineto import read_trace
@@ -198,6 +198,40 @@ def test_a_balanced_job_accuses_nobody() -> None:
     assert found.late_ranks == ()
     assert "No rank is late" in texts(found.evidence)
     assert "0.0 % of the step is waiting for another rank" in texts(found.evidence)
+
+
+def gloo_pair(*last: int) -> list[TraceBuilder]:
+    """Two CPU ranks with 100 µs of transfer a step; last: who comes last in each, by 600 µs."""
+    traces = []
+    for rank in (0, 1):
+        trace = TraceBuilder(gpu="", rank=rank, world_size=2, backend="gloo")
+        for number, late in enumerate(last):
+            begun = 1000.0 * number
+            works = 890.0 if rank == late else 290.0
+            trace.step(number, start_us=begun, dur_us=1000)
+            trace.op("aten::mm", start_us=begun, dur_us=works)
+            trace.annotation(
+                "gloo:all_reduce", start_us=begun + works, dur_us=990 - works, thread=2
+            )
+            trace.op("c10d::allreduce_", start_us=begun + works, dur_us=990 - works)
+        traces.append(trace)
+    return traces
+
+
+def test_faster_transfers_do_not_shorten_the_wait_for_a_rank() -> None:
+    """Both ranks wait in turn, 30 % of the step on average: that is work that differs, and only the
+    other 10 % are the network's. So unequal work is named first."""
+    run = view(*gloo_pair(0, 1, 0, 1, 1, 0))
+    found = nccl_wait.judge(run)
+    assert isinstance(found, Finding)
+    assert found.late_ranks == ()
+    assert found.share == pytest.approx(0.4, abs=0.02)
+    assert found.gain is not None
+    assert found.gain.reduction == pytest.approx(0.1, abs=0.02)
+    unequal = imbalance.judge(run)
+    assert isinstance(unequal, Finding)
+    assert unequal.gain is not None
+    assert unequal.gain.reduction > found.gain.reduction
 
 
 def test_ranks_that_are_missing_are_said_to_be() -> None:
