@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpuprof.readers.topology import Topology
     from gpuprof.readers.xid import XidLog
     from gpuprof.samples import Samples
+    from gpuprof.stacks import RankStacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,18 @@ class OtherSources:
     flight: FlightRecords | None = None
     samples: tuple[Samples, ...] = ()
     xids: XidLog | None = None
+    stacks: tuple[RankStacks, ...] = ()
     files: tuple[InputFile, ...] = ()
 
     def is_empty(self) -> bool:
-        return not (self.comm_log or self.topologies or self.flight or self.samples or self.xids)
+        return not (
+            self.comm_log
+            or self.topologies
+            or self.flight
+            or self.samples
+            or self.xids
+            or self.stacks
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,10 @@ def findings_of(other: OtherSources) -> list[Finding]:
         from gpuprof.analyzers.nccl_causes import findings_from_flight
 
         found += findings_from_flight(other.flight)
+    if other.stacks:
+        from gpuprof.analyzers.hang import findings_from_stacks, join_hangs
+
+        found = join_hangs(found, findings_from_stacks(other.stacks))
     if other.comm_log is not None:
         from gpuprof.analyzers.nccl_causes import findings_from_commlog
 

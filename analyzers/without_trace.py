@@ -24,7 +24,8 @@ def diagnose_without_trace(other: OtherSources, version: str) -> Diagnosis:
         findings_of(other),
     )
     log, flight = other.comm_log, other.flight
-    ranks = sorted(flight.ranks) if flight is not None else []
+    ranks = sorted({*(flight.ranks if flight is not None else ()), *(s.rank for s in other.stacks)})
+    stacked = [s.header.world_size for s in other.stacks]
     sizes = [c.size for c in log.communicators] if log is not None else []
     devices = sorted({d.name for s in other.samples for d in s.devices if d.name})
     first = next(iter(verdicts.findings), None)
@@ -32,7 +33,7 @@ def diagnose_without_trace(other: OtherSources, version: str) -> Diagnosis:
         gpuprof=version,
         inputs=tuple(file.path for file in other.files),
         run=RunSummary(
-            world_size=max([len(ranks), *sizes, 1]),
+            world_size=max([len(ranks), *sizes, *stacked, 1]),
             ranks=tuple(ranks),
             devices=tuple(devices),
             steps=StepsSummary(count=0, source="none", median_ms=None),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-import shutil
 import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from gpuprof.attach.standstill import spy_program
 from gpuprof.doctor import Check
 
 LEAST_TORCH = (2, 1)
@@ -59,7 +59,7 @@ def _torch() -> Check:
 
 def _attaching() -> Check:
     """Whether another process of the same user may be looked into."""
-    tool = "py-spy is installed" if shutil.which("py-spy") else "py-spy is not installed"
+    tool = "py-spy is installed" if spy_program() else "py-spy is not installed"
     try:
         scope = int(_PTRACE_SCOPE.read_text().strip())
     except (OSError, ValueError):

@@ -19,7 +19,9 @@ MAX_SHOWN = 200
 """Characters of a path that a message shows where the path itself is the fault."""
 
 _TRACE_NAME = re.compile(r".*\.json(\.gz)?$", re.IGNORECASE)
-_OTHER_NAME = re.compile(r".*\.(log|txt|csv|out)(\.gz)?$|.*(dump|trace|nccl)[^/]*$", re.IGNORECASE)
+_OTHER_NAME = re.compile(
+    r".*\.(log|txt|csv|out|jsonl)(\.gz)?$|.*(dump|trace|nccl)[^/]*$", re.IGNORECASE
+)
 _ATTRIBUTION = re.compile(r"attribution-rank\d+\.json(\.gz)?$")
 _LIBRARY_TALKS = re.compile(
     r"\bNCCL\b|\bncclSystemError|ProcessGroupNCCL|\bRCCL\b|Watchdog caught collective"
@@ -47,6 +49,8 @@ class Inputs:
     topologies: list[Path] = field(default_factory=list)
     samples: list[Path] = field(default_factory=list)
     xid_logs: list[Path] = field(default_factory=list)
+    stacks: list[Path] = field(default_factory=list)
+    ras: list[Path] = field(default_factory=list)
     left_out: dict[Path, str] = field(default_factory=dict)
     empty: list[Path] = field(default_factory=list)
     cores: int | None = None
@@ -62,6 +66,8 @@ class Inputs:
                 self.topologies,
                 self.samples,
                 self.xid_logs,
+                self.stacks,
+                self.ras,
             )
         )
 
@@ -133,6 +139,10 @@ def _take_run(folder: Path, inputs: Inputs) -> None:
     inputs.traces += run.best_traces()
     inputs.attribution += [paths[0] for paths in run.attribution.values()]
     inputs.nccl_logs += [path for path in run.nccl_logs if kind_of(path) == "nccl-log"]
+    inputs.flight_records += run.flight_records
+    inputs.stacks += run.stacks.values()
+    if run.ras is not None:
+        inputs.ras.append(run.ras)
     if run.samples is not None and is_samples(run.samples):
         inputs.samples.append(run.samples)
     inputs.cores = run.cores
@@ -159,7 +169,8 @@ def kind_of(path: Path) -> str:
     """What a file is: by its own signs first, then by what the readers of text files make of it.
 
     Returns:
-        "kineto", "nccl-log", "smi", "flight-recorder", "samples", "topology", "xid" or "unknown".
+        "kineto", "nccl-log", "smi", "flight-recorder", "samples", "topology", "xid",
+        "stacks", "ras" or "unknown".
     """
     kind = sniff(path)
     if kind == "smi-csv":
@@ -171,9 +182,12 @@ def kind_of(path: Path) -> str:
 
 def _kind_of_text(path: Path) -> str:
     from gpuprof.readers.samples import is_samples
+    from gpuprof.readers.stacks import is_stacks
 
     if is_samples(path):
         return "samples"
+    if is_stacks(path):
+        return "stacks"
     text = head(path).decode("utf-8", "replace")
     if not text.strip() or ("\0" in text[:1024].replace("\ufeff", "") and not _is_utf16(path)):
         return "unknown"
@@ -205,6 +219,8 @@ def _take(path: Path, inputs: Inputs, *, named: bool) -> None:
         "topology": inputs.topologies,
         "samples": inputs.samples,
         "xid": inputs.xid_logs,
+        "stacks": inputs.stacks,
+        "ras": inputs.ras,
     }
     if kind == "kineto":
         is_attribution = _ATTRIBUTION.match(path.name) is not None

@@ -53,12 +53,19 @@ def read_others(inputs: Inputs) -> OtherSources:
 
         xids = read_xids(path)
         files.append(_file(path, "kernel-log"))
+    stacks = []
+    for path in inputs.stacks:
+        from gpuprof.readers.stacks import read_stacks
+
+        stacks.append(read_stacks(path))
+        files.append(_file(path, "stacks"))
     return OtherSources(
         comm_log=comm_log,
         topologies=tuple(topologies),
         flight=flight,
         samples=tuple(samples),
         xids=xids,
+        stacks=tuple(stacks),
         files=tuple(files),
     )
 

@@ -9,6 +9,9 @@
       steps-rank00000-0000.jsonl       length of every step, appended as the job runs
       samples/NODE-0000.jsonl          GPUs and host, by the sampler
       nccl/HOST.PID.log                NCCL's own log
+      stacks-rank00000.jsonl           Python stacks, by gpuprof attach (see gpuprof.stacks)
+      flight/rank00000                 what PyTorch's flight recorder left of a job that stood still
+      ras.txt                          what NCCL's RAS said of it
 
 A file is either appended to line by line, or written beside its place and renamed into it, so a
 SIGKILL at any moment leaves all of it readable. Every rank writes only files of its own name; the
@@ -35,6 +38,8 @@ SCHEMA = 1
 MANIFEST = "manifest.json"
 SAMPLES = "samples"
 NCCL = "nccl"
+FLIGHT = "flight"
+RAS = "ras.txt"
 MAX_RECORD_BYTES = 8 << 20
 """A manifest of ten thousand ranks is smaller; what is larger is not ours."""
 MAX_FILES = 200_000
@@ -43,6 +48,7 @@ MAX_FAILURES = 100
 
 TRACE_NAME = re.compile(r"trace(?:-(\d+))?-rank(\d{5,})\.json\.gz")
 ATTRIBUTION_NAME = re.compile(r"attribution(?:-(\d+))?-rank(\d{5,})\.json\.gz")
+_STACKS_NAME = re.compile(r"stacks-rank(\d{5,})\.jsonl")
 _RANK_NAME = re.compile(r"rank-(\d{5,})\.json")
 _STEPS_NAME = re.compile(r"steps-rank(\d{5,})-\d{4,}\.jsonl(\.gz)?")
 _SEGMENT_NAME = re.compile(r".+-\d{4,}\.jsonl(\.gz)?")
@@ -208,6 +214,9 @@ class Run:
     steps: dict[int, list[Path]] = field(default_factory=dict)
     samples: Path | None = None
     nccl_logs: list[Path] = field(default_factory=list)
+    stacks: dict[int, Path] = field(default_factory=dict)
+    flight_records: list[Path] = field(default_factory=list)
+    ras: Path | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -279,6 +288,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     samples = folder / SAMPLES
     has_samples = any(_SEGMENT_NAME.fullmatch(p.name) for p in files_in(samples))
     run.nccl_logs.extend(p for p in files_in(folder / NCCL) if p.stat().st_size)
+    run.flight_records.extend(p for p in files_in(folder / FLIGHT) if p.stat().st_size)
     if not (manifest or run.ranks or run.traces or run.attribution or run.steps or has_samples):
         raise InputError(
             f"{folder} holds no recording",
@@ -296,6 +306,9 @@ def load(path: str | os.PathLike[str]) -> Run:
         steps=dict(sorted(run.steps.items())),
         samples=samples if has_samples else None,
         nccl_logs=sorted(run.nccl_logs),
+        stacks=dict(sorted(run.stacks.items())),
+        flight_records=sorted(run.flight_records),
+        ras=folder / RAS if (folder / RAS).is_file() else None,
         warnings=tuple(dict.fromkeys(warnings)),
     )
 
@@ -325,6 +338,8 @@ def _take(file: Path, run: Run, warnings: list[str]) -> None:
         run.attribution.setdefault(int(match[2]), []).append(file)
     elif match := _STEPS_NAME.fullmatch(file.name):
         run.steps.setdefault(int(match[1]), []).append(file)
+    elif match := _STACKS_NAME.fullmatch(file.name):
+        run.stacks[int(match[1])] = file
     elif match := _RANK_NAME.fullmatch(file.name):
         record = _read(file, RankRecord)
         if isinstance(record, str):
@@ -398,6 +413,7 @@ def rank_of(name: str) -> int | None:
         (TRACE_NAME, 2),
         (ATTRIBUTION_NAME, 2),
         (_STEPS_NAME, 1),
+        (_STACKS_NAME, 1),
         (_RANK_NAME, 1),
     ):
         if match := pattern.fullmatch(name):

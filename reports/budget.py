@@ -56,3 +56,8 @@ def rows(budget: dict[str, float], step_ms: float | None) -> list[BudgetRow]:
 def idle_share(diagnosis: Diagnosis) -> float:
     """The share of the step in which the device does nothing, 0 when there is no budget."""
     return sum(share for bucket, share in diagnosis.budget.items() if bucket not in BUSY_BUCKETS)
+
+
+def has_account(diagnosis: Diagnosis) -> bool:
+    """Whether there is any account of time; without a trace nothing is known of it."""
+    return diagnosis.run.steps.count > 0 or diagnosis.budget.get("unknown", 0.0) < 1.0

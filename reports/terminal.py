@@ -25,6 +25,11 @@ NOTES = 3
 BAR_WIDTH = 28
 """Columns of a full bar in a wide terminal."""
 
+STOPS = ("hang",)
+"""Causes that save no time of a step, since there is none: what was seen is told instead."""
+
+EVIDENCE_OF_STOPS = 4
+
 _STYLES = {
     "compute": "blue",
     "communication": "dark_orange",
@@ -141,10 +146,12 @@ def _finding(
         saving = text.percent_range(gain.low, gain.high)
         if step is not None:
             saving = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))} ({saving})"
-    title = f"{finding.title}: {saving}"
+    stops = finding.cause in STOPS and gain is None
+    title = finding.title if stops else f"{finding.title}: {saving}"
     out.line(title, _STYLES.get(finding.severity, ""), indent=3, first=f"{number}.")
-    if finding.evidence and finding.severity != "info":
-        out.line(finding.evidence[0].text, indent=3)
+    if finding.severity != "info":
+        for item in finding.evidence[: EVIDENCE_OF_STOPS if stops else 1]:
+            out.line(item.text, indent=3)
     if finding.late_ranks:
         out.line(words.say("finding.late", ranks=text.rank_list(finding.late_ranks)), indent=3)
     for place in finding.where[:1]:
@@ -196,8 +203,9 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
         verdict += f", {words.say('key.confidence', percent=text.percent(bound.confidence))}"
     out.line(f"{verdict}. {text.sentence(bound.why)}" if bound.why else f"{verdict}.")
     out.gap()
-    _budget(diagnosis, out, words)
-    out.gap()
+    if budget.has_account(diagnosis):
+        _budget(diagnosis, out, words)
+        out.gap()
     if diagnosis.findings:
         out.line(
             f"{words.say('section.findings')} ({words.say('section.findings.order')[:-1].lower()})",

@@ -23,6 +23,11 @@ DONE_S = 8.0
 """The agent waits up to 5 s for the main thread to close a window."""
 WIPE_S = 1.0
 
+
+class SilentError(GpuprofError):
+    """The main thread runs no Python: it is busy in native code, or stands there."""
+
+
 REFUSALS = {
     "busy": ("gpuprof is attached to process {pid} already", "wait until that ends"),
     "no-torch": (
@@ -148,7 +153,7 @@ def _silent(target: Target) -> GpuprofError:
     if not target.alive():
         return GpuprofError(f"process {target.pid} has ended while gpuprof attached to it")
     where = _kernel_function(target.pid)
-    return GpuprofError(
+    return SilentError(
         f"the main thread of process {target.pid} has run no Python for {ANSWER_S:.0f} s{where}:"
         " it is stuck in native code",
         hint=f"py-spy dump --native --pid {target.pid} shows where; --no-inject samples it",

@@ -59,6 +59,13 @@ LONGEST_S = 60.0
     show_default=True,
     help="Windows to record, some seconds apart.",
 )
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=1, max=3600),
+    default=4,
+    show_default=True,
+    help="Seconds for which a rank must stand in a collective to be called stuck.",
+)
 @click.option("--no-attribution", is_flag=True, help="Record no window with stacks and shapes.")
 def attach(
     pids: tuple[int, ...],
@@ -68,6 +75,7 @@ def attach(
     no_inject: bool,
     dry_run: bool,
     repeat: int,
+    patience: float,
     no_attribution: bool,
 ) -> None:
     """Record a job that runs already and knows nothing of gpuprof.
@@ -94,6 +102,8 @@ def attach(
             click.echo("\n".join(access.plan(target, way, inject=not no_inject)))
         return
     folder = Path(out) if out else default_folder()
+    if _stands_still(found, folder, patience):
+        return
     if no_inject:
         _observe(found, ways, folder, duration or OBSERVED_S)
         return
@@ -109,22 +119,45 @@ def attach(
     _record(found, ways, folder, wanted)
 
 
+def _stands_still(found: Sequence[Target], folder: Path, patience_s: float) -> bool:
+    """Answers for a job whose ranks wait for each other; False for one that goes on."""
+    from gpuprof.attach.stuck import answer_if_stuck
+    from gpuprof.cli import _progress
+
+    with _progress() as told:
+        stuck = answer_if_stuck(found, folder, patience_s, told or _nothing)
+    if stuck:
+        _verdict(folder)
+    return stuck
+
+
 def _allow(remedy: str) -> str:
     less = "--no-inject samples it from outside"
     return f"{remedy}; {less}" if remedy else less
 
 
 def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wanted: object) -> None:
+    from gpuprof.attach.enter import SilentError
     from gpuprof.attach.record import Wanted, record
+    from gpuprof.attach.stuck import add_if_stuck
     from gpuprof.cli import _progress
     from gpuprof.conclude import complete_manifest
 
     assert isinstance(wanted, Wanted)
     click.echo(_said(found, ways), err=True)
-    with _progress() as told:
-        done = record(found, ways, folder, wanted, told or _nothing)
+    try:
+        with _progress() as told:
+            done = record(found, ways, folder, wanted, told or _nothing)
+    except SilentError:
+        if not add_if_stuck(found, folder):
+            raise
+        _verdict(folder)
+        return
     complete_manifest(folder)
     problem = _problem(done)
+    if done.stuck and not done.has_trace and add_if_stuck(found, folder):
+        _verdict(folder)
+        return
     if not done.has_trace:
         raise GpuprofError(problem or "no step was recorded", hint=f"what was seen is in {folder}")
     for line in _stops(done):
