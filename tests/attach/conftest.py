@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from fixtures.attached import TRAINING, Loop, Programs
 from gpuprof.attach import ptrace
-
-TRAINING = """
-import sys, time, torch
-from torch import nn
-torch.set_num_threads(1)
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-steps = int(sys.argv[1]) if len(sys.argv) > 1 else 10**9
-log = open("losses", "w", buffering=1)
-for step in range(steps):
-    optimizer.zero_grad()
-    loss = model(torch.randn(8, 32)).square().mean()
-    loss.backward()
-    optimizer.step()
-    log.write(loss.item().hex() + "\\n")
-    time.sleep(0.002)
-"""
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def needs_ptrace() -> None:
     """Skips where a process may not even trace its own child."""
     if not ptrace.is_supported():
@@ -52,36 +32,9 @@ def needs_ptrace() -> None:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts Python programs in the test's folder, and ends them."""
-    children: list[subprocess.Popen[bytes]] = []
-
-    def run(
-        text: str, *arguments: str, wait_for: str = "", wrap: tuple[str, ...] = ()
-    ) -> subprocess.Popen[bytes]:
-        script = tmp_path / f"program{len(children)}.py"
-        script.write_text(text)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with (tmp_path / "stderr").open("wb") as errors:
-            child = subprocess.Popen(
-                [*wrap, sys.executable, script, *arguments],
-                cwd=tmp_path,
-                env=environment,
-                stderr=errors,
-            )
-        children.append(child)
-        until = time.monotonic() + 60
-        while wait_for and time.monotonic() < until:
-            path = tmp_path / wait_for
-            if path.exists() and path.stat().st_size > 200:
-                return child
-            assert child.poll() is None, (tmp_path / "stderr").read_text()
-            time.sleep(0.05)
-        time.sleep(0 if wait_for else 0.4)
-        return child
-
-    yield run
-    for child in children:
-        child.kill()
-        child.wait()
+    programs = Programs(tmp_path)
+    yield programs.start
+    programs.end()
 
 
 @pytest.fixture
@@ -93,5 +46,14 @@ def start_training(start: Start, needs_ptrace: None) -> Start:
 
 @pytest.fixture
 def training(start_training: Start) -> subprocess.Popen[bytes]:
-    """A training loop without end."""
+    """A training loop without end, of the test's own."""
     return start_training()
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory, needs_ptrace: None) -> Iterator[Loop]:
+    """One loop that test after test attaches to, which it must not notice."""
+    pytest.importorskip("torch")
+    programs = Programs(tmp_path_factory.mktemp("loop"))
+    yield Loop(programs.start(TRAINING, wait_for="losses"), programs.folder)
+    programs.end()

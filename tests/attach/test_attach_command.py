@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 import gpuprof
-from gpuprof.attach import targets
+from fixtures.attached import PATIENCE_S, Loop, is_recording, wait_until
+from gpuprof.attach import access, enter, targets
+from gpuprof.errors import GpuprofError
 
 pytest.importorskip("torch")
 
@@ -47,14 +48,15 @@ def step():
 while not os.path.exists("now"): step()
 with profile() as prof:
     for _ in range(5): step()
-open("theirs", "w").write(str(sum(e.name.startswith("aten::") for e in prof.events())))
+open("counted", "w").write(str(sum(e.name.startswith("aten::") for e in prof.events())))
+os.rename("counted", "theirs")
 while True: step()
 """
 NATIVE = """
 import torch, time
-open("losses", "w").write("x" * 300)
 import ctypes
-ctypes.PyDLL(None).sleep(60)  # holds the GIL
+open("losses", "w").write("x" * 300)
+ctypes.PyDLL(None).sleep(10000)  # holds the GIL
 """
 
 
@@ -68,7 +70,7 @@ def attach(tmp_path: Path, pid: int, *more: str) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=3 * PATIENCE_S,
     )
 
 
@@ -82,12 +84,32 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def goes_on(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
-    before = (tmp_path / "losses").stat().st_size
-    until = time.monotonic() + 20
-    while (tmp_path / "losses").stat().st_size <= before + 100:
-        assert child.poll() is None, (tmp_path / "stderr").read_text()
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    Loop(child, tmp_path).goes_on()
+
+
+def recording(tmp_path: Path, pid: int, *more: str) -> subprocess.Popen[str]:
+    """An attachment whose window is open; it ends with the test that ends it."""
+    child = subprocess.Popen(
+        [*ATTACH, str(pid), "--duration", "60", "--out", os.fspath(tmp_path / "first"), *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: is_recording(pid), "a step was recorded")
+    return child
+
+
+def when_recording(pid: int, act: object) -> threading.Thread:
+    """Does something once a step has been recorded."""
+    assert callable(act)
+
+    def wait() -> None:
+        wait_until(lambda: is_recording(pid), "a step was recorded")
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
 
 
 def test_a_running_loop_gets_its_verdict_and_the_same_losses(tmp_path, training) -> None:
@@ -113,88 +135,67 @@ def test_a_running_loop_gets_its_verdict_and_the_same_losses(tmp_path, training)
     assert (alone / "losses").read_text().splitlines() == losses
 
 
-def test_a_dry_run_touches_nothing(tmp_path, training) -> None:
+def test_a_dry_run_touches_nothing(tmp_path, loop) -> None:
     """It says what would be done."""
-    done = attach(tmp_path, training.pid, "--dry-run")
+    done = attach(tmp_path, loop.pid, "--dry-run")
     assert done.returncode == 0
     assert "pending call" in done.stdout or "remote_exec" in done.stdout
     assert not (tmp_path / "run").exists()
 
 
-def test_seconds_instead_of_steps(tmp_path, training) -> None:
+def test_seconds_instead_of_steps(tmp_path, loop) -> None:
     """Whole steps for so long."""
-    done = attach(tmp_path, training.pid, "--duration", "0.5", "--no-attribution")
+    done = attach(tmp_path, loop.pid, "--duration", "0.5", "--no-attribution")
     assert done.returncode == 0, done.stderr
     window = gpuprof.load(tmp_path / "run").ranks[0].windows[0]
-    assert window.steps > 10
-    goes_on(tmp_path, training)
+    assert window.steps * window.step_ms >= 500
+    loop.goes_on()
 
 
-def test_windows_apart(tmp_path, training) -> None:
+def test_windows_apart(tmp_path, loop) -> None:
     """Two of the same, so that one can be compared with the other."""
-    done = attach(tmp_path, training.pid, "--repeat", "2", "--no-attribution")
+    done = attach(tmp_path, loop.pid, "--repeat", "2", "--no-attribution")
     assert done.returncode == 0, done.stderr
     assert [w.steps for w in gpuprof.load(tmp_path / "run").ranks[0].windows] == [10, 10]
+    loop.goes_on()
 
 
-def test_a_second_attach_is_refused(tmp_path, training) -> None:
-    """And the first one is not disturbed."""
-    first = subprocess.Popen(
-        [*ATTACH, str(training.pid), "--duration", "6", "--out", tmp_path / "first"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    time.sleep(2.5)
-    assert "attached to process" in refused(attach(tmp_path, training.pid))
-    assert first.wait(60) == 0
-    goes_on(tmp_path, training)
+def test_a_second_attach_is_refused_and_ctrl_c_still_reports(tmp_path, loop) -> None:
+    """The first one is not disturbed, and what it recorded until Ctrl-C is analyzed."""
+    first = recording(tmp_path, loop.pid)
+    assert "attached to process" in refused(attach(tmp_path, loop.pid))
+    first.send_signal(signal.SIGINT)
+    out, errors = first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == 0, errors
+    assert "Where one step goes" in out
+    loop.goes_on()
 
 
-def test_a_killed_attacher_leaves_a_loop_that_can_be_attached_to(tmp_path, training) -> None:
-    """The agent goes by itself when nobody renews its lease."""
-    first = subprocess.Popen(
-        [*ATTACH, str(training.pid), "--duration", "20", "--out", tmp_path / "first"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    time.sleep(2.5)
+def test_a_killed_attacher_leaves_a_loop_that_can_be_attached_to(tmp_path, loop) -> None:
+    """The agent goes by itself when nobody renews its lease, and takes its folder along."""
+    first = recording(tmp_path, loop.pid)
     first.kill()
-    first.wait()
-    until = time.monotonic() + 40
-    while attach(tmp_path, training.pid, "--out", tmp_path / f"{time.time()}").returncode != 0:
-        assert time.monotonic() < until
-        time.sleep(1)
-    goes_on(tmp_path, training)
+    first.communicate()
+    wait_until(lambda: not list(Path("/tmp").glob(f"gpuprof-attach-{loop.pid}-*")), "it has left")
+    assert attach(tmp_path, loop.pid, "--no-attribution").returncode == 0
+    loop.goes_on()
 
 
-def test_ctrl_c_ends_the_window_and_still_reports(tmp_path, training) -> None:
-    """What was recorded until then is analyzed."""
-    child = subprocess.Popen(
-        [*ATTACH, str(training.pid), "--duration", "30", "--out", tmp_path / "run"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    time.sleep(3)
-    child.send_signal(signal.SIGINT)
-    out, errors = child.communicate(timeout=60)
-    assert child.returncode == 0, errors
-    assert b"Where one step goes" in out
-    goes_on(tmp_path, training)
-
-
-def test_a_target_that_ends_inside_the_window(tmp_path, start_training) -> None:
+def test_a_target_that_ends_inside_the_window(tmp_path, training) -> None:
     """It ends as it would have ended, with status 0, and what was recorded is kept."""
-    child = start_training("1500")
-    said = refused(attach(tmp_path, child.pid, "--duration", "60"))
+    ends = when_recording(training.pid, (tmp_path / "enough").touch)
+    said = refused(attach(tmp_path, training.pid, "--duration", "60"))
+    ends.join()
     assert "ended inside the window" in said
-    assert child.wait(10) == 0
+    assert training.wait(PATIENCE_S) == 0
     assert (tmp_path / "run" / "report.html").exists()
 
 
 def test_a_target_that_is_killed_inside_the_window(tmp_path, training) -> None:
     """The line says so, and comes at once."""
-    threading.Timer(3.0, training.kill).start()
+    ends = when_recording(training.pid, training.kill)
     assert "ended inside the window" in refused(attach(tmp_path, training.pid, "--duration", "60"))
+    ends.join()
 
 
 @pytest.mark.parametrize("action", ["RECORD", "WARMUP"])
@@ -210,9 +211,11 @@ def test_a_profiler_of_the_users_own_is_left_alone(
 def test_a_profiler_that_starts_inside_the_window_gets_room(tmp_path, start, needs_ptrace) -> None:
     """Ours ends first, theirs records as if alone."""
     child = start(STARTS_ONE, wait_for="losses")
-    threading.Timer(3.0, (tmp_path / "now").touch).start()
-    said = refused(attach(tmp_path, child.pid, "--duration", "20"))
+    starts = when_recording(child.pid, (tmp_path / "now").touch)
+    said = refused(attach(tmp_path, child.pid, "--duration", "60"))
+    starts.join()
     assert "started a profiler of its own" in said
+    wait_until((tmp_path / "theirs").exists, "their profiler has ended")
     goes_on(tmp_path, child)
     assert int((tmp_path / "theirs").read_text()) > 20
 
@@ -226,35 +229,40 @@ def test_a_loop_without_steps_is_recorded_by_time(tmp_path, start, needs_ptrace)
     assert child.poll() is None
 
 
-def test_stuck_in_native_code_is_said_within_seconds(tmp_path, start, needs_ptrace) -> None:
+def test_stuck_in_native_code_is_said(tmp_path, start, needs_ptrace, monkeypatch) -> None:
     """The call that never ran is taken back: it finds nothing when it does run."""
+    monkeypatch.setattr(enter, "ANSWER_S", 1.0)
     child = start(NATIVE, wait_for="losses")
-    assert "stuck in native code" in refused(attach(tmp_path, child.pid))
+    (target,) = targets.find(child.pid)
+    with pytest.raises(GpuprofError, match="stuck in native code"):
+        enter.enter(target, access.look(target).way, {"windows": []})
+    target.close()
+    assert not list(Path("/tmp").glob(f"gpuprof-attach-{child.pid}-*"))
     assert child.poll() is None
 
 
-def test_traced_already(tmp_path, training) -> None:
+def test_traced_already(tmp_path, loop) -> None:
     """By a debugger, or by another tool: who it is, is said."""
     program = (
         "import sys, time; from gpuprof.attach import ptrace; ptrace.seize(int(sys.argv[1]));"
         " print(flush=True); time.sleep(60)"
     )
     tracer = subprocess.Popen(
-        [sys.executable, "-c", program, str(training.pid)], stdout=subprocess.PIPE
+        [sys.executable, "-c", program, str(loop.pid)], stdout=subprocess.PIPE
     )
     assert tracer.stdout is not None
     tracer.stdout.readline()
     try:
-        assert "is traced already by" in refused(attach(tmp_path, training.pid))
+        assert "is traced already by" in refused(attach(tmp_path, loop.pid))
     finally:
         tracer.kill()
         tracer.wait()
-    goes_on(tmp_path, training)
+    loop.goes_on()
 
 
-def test_from_outside_only(tmp_path, training) -> None:
+def test_from_outside_only(tmp_path, loop) -> None:
     """Samples, and no agent."""
-    done = attach(tmp_path, training.pid, "--no-inject", "--duration", "2")
+    done = attach(tmp_path, loop.pid, "--no-inject", "--duration", "2")
     assert done.returncode == 0, done.stderr
     assert "cores" in done.stdout
     assert not list((tmp_path / "run").glob("trace*"))
@@ -279,9 +287,9 @@ def test_a_job_in_namespaces_of_its_own(tmp_path, start_training) -> None:
         os.kill(inner, signal.SIGKILL)
 
 
-def test_a_folder_that_is_not_empty_is_not_touched(tmp_path, training) -> None:
+def test_a_folder_that_is_not_empty_is_not_touched(tmp_path, loop) -> None:
     """Another recording may be in it."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine").touch()
-    assert "is not empty" in refused(attach(tmp_path, training.pid))
-    goes_on(tmp_path, training)
+    assert "is not empty" in refused(attach(tmp_path, loop.pid))
+    loop.goes_on()

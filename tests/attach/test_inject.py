@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.attached import IDLE, PATIENCE_S, wait_until
 from gpuprof.attach import inject
 from gpuprof.errors import GpuprofError
 
@@ -20,6 +20,7 @@ import math, os, sys
 from pathlib import Path
 wanted = int(sys.argv[1]) if len(sys.argv) > 1 else None
 x, n = 0.5, 0
+Path("ready").write_text("ready")
 while n != wanted:
     x = math.sin(x) + 0.3
     n += 1
@@ -35,27 +36,28 @@ def agent(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def appears(path: Path, timeout_s: float = 10.0) -> bool:
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        if path.exists():
-            return True
-        time.sleep(0.005)
-    return False
+def run_line(tmp_path: Path, pid: int) -> None:
+    """Has the process run another line, and waits for it: all lines before it have run then."""
+    ran = tmp_path / f"ran-{time.monotonic_ns()}"
+    path = tmp_path / "another.py"
+    path.write_text(f"open({str(ran)!r}, 'w').close()")
+    inject.inject(pid, inject.boot_line(str(path), pid))
+    wait_until(ran.exists, "the line ran")
 
 
 def test_the_line_runs_in_the_target_and_leaves_no_name(
     tmp_path: Path, start, needs_ptrace: None
 ) -> None:
     """The agent's own names live in a dictionary of its own, not in `__main__`."""
-    child = start("import time\nwhile True: time.sleep(0.01)")
+    child = start(IDLE)
     ran = tmp_path / "ran"
     text = (
-        f"import __main__, os; own = 1; open({str(ran)!r}, 'w').write(repr(sorted(vars(__main__))))"
+        f"import __main__, os; own = 1; open('part', 'w').write(repr(sorted(vars(__main__))));"
+        f" os.rename('part', {str(ran)!r})"
     )
     inject.inject(child.pid, inject.boot_line(agent(tmp_path, text), child.pid))
-    assert appears(ran)
-    time.sleep(0.1)
+    wait_until(ran.exists, "the line ran")
+    assert "__name__" in ran.read_text()
     assert "own" not in ran.read_text()
     assert child.poll() is None
 
@@ -63,15 +65,15 @@ def test_the_line_runs_in_the_target_and_leaves_no_name(
 def test_a_computation_goes_on_bit_by_bit(tmp_path: Path, start, needs_ptrace: None) -> None:
     """Registers, vector registers included, come back as they were: thirty times over."""
     child = start(COUNT)
-    line = inject.boot_line(agent(tmp_path, "pass"), child.pid)
-    for _ in range(30):
+    ran = tmp_path / "ran"
+    line = inject.boot_line(agent(tmp_path, f"open({str(ran)!r}, 'a').write('x')"), child.pid)
+    for number in range(30):
         done = inject.inject(child.pid, line)
-        time.sleep(0.02)
+        wait_until(lambda: ran.exists() and ran.stat().st_size > number, "the line ran")  # noqa: B023
         assert done.thread == child.pid
         inject.wipe(child.pid, done, has_run=True)
-    child.send_signal(signal.SIGCONT)
     (tmp_path / "enough").touch()
-    assert child.wait(60) == 0
+    assert child.wait(PATIENCE_S) == 0
     disturbed = (tmp_path / "result").read_text()
 
     alone = tmp_path / "alone"
@@ -84,11 +86,12 @@ def test_a_child_that_inherits_the_call_does_not_run_it(
     tmp_path: Path, start, needs_ptrace: None
 ) -> None:
     """A DataLoader's worker may fork between the call and its turn."""
-    child = start("import time\nwhile True: time.sleep(0.01)")
+    child = start(IDLE)
     ran = tmp_path / "ran"
     text = f"open({str(ran)!r}, 'w')"
     inject.inject(child.pid, inject.boot_line(agent(tmp_path, text), child.pid + 1))
-    assert not appears(ran, 0.5)
+    run_line(tmp_path, child.pid)
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize(
@@ -98,9 +101,9 @@ def test_whatever_the_agent_raises_stays_inside(
     tmp_path: Path, start, needs_ptrace: None, text: str
 ) -> None:
     """The loop sees no exception and the terminal no traceback."""
-    child = start("import time\nwhile True: time.sleep(0.01)")
+    child = start(IDLE)
     inject.inject(child.pid, inject.boot_line(agent(tmp_path, text), child.pid))
-    time.sleep(0.3)
+    run_line(tmp_path, child.pid)
     assert child.poll() is None
     assert (tmp_path / "stderr").read_bytes() == b""
 
@@ -110,22 +113,20 @@ def test_ctrl_c_during_the_agent_reaches_the_program(
 ) -> None:
     """A KeyboardInterrupt that hits the agent is raised again in the user's code."""
     child = start(
-        "import time\ntry:\n  while True: time.sleep(0.01)\n"
+        "import time\ntry:\n  open('ready', 'w').write('x')\n  while True: time.sleep(0.01)\n"
         "except KeyboardInterrupt: open('interrupted', 'w')"
     )
     inject.inject(
         child.pid, inject.boot_line(agent(tmp_path, "raise KeyboardInterrupt"), child.pid)
     )
-    assert appears(tmp_path / "interrupted")
+    wait_until((tmp_path / "interrupted").exists, "the program was interrupted")
 
 
 def test_the_padding_is_zero_again(start, needs_ptrace: None, tmp_path: Path) -> None:
     """What was written into the target's page of code is taken back."""
-    child = start("import time\nwhile True: time.sleep(0.01)")
+    child = start(IDLE)
     done = inject.inject(child.pid, inject.boot_line(agent(tmp_path, "pass"), child.pid))
-    until = time.monotonic() + 5
-    while not inject.wipe(child.pid, done) and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: inject.wipe(child.pid, done), "the borrowed thread has left")
     with Path(f"/proc/{child.pid}/mem").open("rb", buffering=0) as memory:
         assert os.pread(memory.fileno(), done.size, done.address) == bytes(done.size)
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from fixtures.attached import IDLE
 from gpuprof.attach import access, targets
 from gpuprof.errors import GpuprofError
 
@@ -86,7 +87,7 @@ def test_what_is_no_python_is_said(needs_ptrace: None) -> None:
 
 def test_python_without_torch_is_said(start, needs_ptrace: None) -> None:
     """Nothing is put into it."""
-    child = start("import time\nwhile True: time.sleep(1)")
+    child = start(IDLE)
     assert "has not loaded torch" in access.look(targets.hold(child.pid)).why
 
 
@@ -94,7 +95,7 @@ def test_another_user_is_refused_with_the_command_that_helps(start) -> None:
     """As an ordinary user, root's process is not to be attached to."""
     if os.geteuid() != 0:
         pytest.skip("needs root to become somebody else")
-    child = start("import time\nwhile True: time.sleep(1)")
+    child = start(IDLE)
     reader, writer = os.pipe()
     fork = os.fork()
     if fork == 0:
