@@ -18,6 +18,7 @@ from gpuprof.diagnosis import CAUSES, Finding, InputFile, NotJudged, RuledOut
 if TYPE_CHECKING:
     from gpuprof.commlog import CommLog
     from gpuprof.readers.flight_recorder import FlightRecords
+    from gpuprof.readers.ras import RasReport
     from gpuprof.readers.topology import Topology
     from gpuprof.readers.xid import XidLog
     from gpuprof.samples import Samples
@@ -34,6 +35,7 @@ class OtherSources:
     samples: tuple[Samples, ...] = ()
     xids: XidLog | None = None
     stacks: tuple[RankStacks, ...] = ()
+    ras: tuple[RasReport, ...] = ()
     files: tuple[InputFile, ...] = ()
 
     def is_empty(self) -> bool:
@@ -44,6 +46,7 @@ class OtherSources:
             or self.samples
             or self.xids
             or self.stacks
+            or self.ras
         )
 
 
@@ -63,6 +66,12 @@ def findings_of(other: OtherSources) -> list[Finding]:
         from gpuprof.analyzers.nccl_causes import findings_from_flight
 
         found += findings_from_flight(other.flight)
+    if other.ras:
+        from gpuprof.analyzers.hang import join_hangs
+        from gpuprof.analyzers.nccl.ras import findings_from_ras
+
+        for report in other.ras:
+            found = join_hangs(found, findings_from_ras(report))
     if other.stacks:
         from gpuprof.analyzers.hang import findings_from_stacks, join_hangs
 

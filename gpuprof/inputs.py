@@ -175,12 +175,17 @@ def kind_of(path: Path) -> str:
     kind = sniff(path)
     if kind == "smi-csv":
         return "smi"
+    if kind == "nccl-log":  # what RAS says begins with NCCL's version, too
+        from gpuprof.readers.ras import is_ras_file
+
+        return "ras" if is_ras_file(path) else kind
     if kind != "unknown":
         return kind
     return _kind_of_text(path)
 
 
 def _kind_of_text(path: Path) -> str:
+    from gpuprof.readers.ras import is_ras_file
     from gpuprof.readers.samples import is_samples
     from gpuprof.readers.stacks import is_stacks
 
@@ -188,6 +193,8 @@ def _kind_of_text(path: Path) -> str:
         return "samples"
     if is_stacks(path):
         return "stacks"
+    if is_ras_file(path):
+        return "ras"
     text = head(path).decode("utf-8", "replace")
     if not text.strip() or ("\0" in text[:1024].replace("\ufeff", "") and not _is_utf16(path)):
         return "unknown"

@@ -59,6 +59,12 @@ def read_others(inputs: Inputs) -> OtherSources:
 
         stacks.append(read_stacks(path))
         files.append(_file(path, "stacks"))
+    reports = []
+    for path in inputs.ras:
+        from gpuprof.readers.ras import read_ras
+
+        reports.append(read_ras(path))
+        files.append(_file(path, "nccl-ras"))
     return OtherSources(
         comm_log=comm_log,
         topologies=tuple(topologies),
@@ -66,6 +72,7 @@ def read_others(inputs: Inputs) -> OtherSources:
         samples=tuple(samples),
         xids=xids,
         stacks=tuple(stacks),
+        ras=tuple(reports),
         files=tuple(files),
     )
 

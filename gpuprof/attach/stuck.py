@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuprof import run
-from gpuprof.attach import assemble, standstill
+from gpuprof.attach import assemble, job_says, standstill
 from gpuprof.attach.job_ranks import Member, members_of
 from gpuprof.attach.record import Told, start_folder
 from gpuprof.attach.targets import Target
@@ -73,6 +73,8 @@ def _fill(found: Sequence[Target], stacks: Sequence[RankStacks], folder: Path, j
     standstill.write(stacks, folder)
     by_pid = {one.header.pid: one for one in stacks}
     members = members_of(found)
+    job_says.keep_dumps(members, folder)
+    job_says.keep_ras(members, folder)
     for member in members:
         seen = by_pid.get(member.pid)
         if seen is None:
