@@ -203,6 +203,8 @@ def _explain(
         f" infinitely fast, it would make it {percent(saved[class_])} shorter"
     )
     if also:
+        # A resource can save more than it holds: what waits behind it moves up as well.
         others = ", ".join(f"{_WHY[r]} {percent(saved[r])}" for r in also)
-        text += f" ({others}, but these hold less of it)"
+        held = ", ".join(percent(share[r]) for r in also)
+        text += f" ({others}, though it holds only {held} itself)"
     return text

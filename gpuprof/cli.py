@@ -10,23 +10,22 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from gpuprof import __version__
 from gpuprof.commands.attach import attach
 from gpuprof.commands.compare import compare
-from gpuprof.commands.export import EXPORTS, export
+from gpuprof.commands.completion import completion
 from gpuprof.commands.gate import gate
+from gpuprof.commands.output import deliver as _deliver
+from gpuprof.commands.output import lang_option
+from gpuprof.commands.output import progress as _progress
+from gpuprof.commands.report import report
 from gpuprof.errors import GpuprofError
 from gpuprof.pause import without_gc
-
-if TYPE_CHECKING:
-    from gpuprof.api import Analysis
 
 DEFAULT_OUT = "gpuprof-report"
 FAULT_STATUS = 1
@@ -51,6 +50,17 @@ def cli(context: click.Context, debug: bool) -> None:
       gpuprof attach --pid 4711          a job that runs already, from outside
       gpuprof analyze trace.json.gz      the verdict on a recorded trace
       gpuprof analyze traces/            all ranks of a job in one diagnosis
+      gpuprof compare before/ after/     what changed between two runs, and what is noise
+
+    \b
+    Exit status:
+      0 done · 2 wrong input or usage · 3 a gate failed · 130 interrupted · 1 a fault of gpuprof;
+      `run` ends as the job that it ran
+
+    \b
+    Environment:
+      GPUPROF_LANG    language of reports, as --lang (en, zh-CN)
+      NO_COLOR        no colours on a terminal, whatever it can do
     """
     context.obj = {"debug": debug}
 
@@ -81,76 +91,51 @@ def cli(context: click.Context, debug: bool) -> None:
 )
 @click.option("--no-html", is_flag=True, help="Write no files, only print.")
 @click.option(
+    "--charts",
+    is_flag=True,
+    help="Also write charts.html: every statistic as an interactive figure, offline, 5 MB.",
+)
+@click.option(
     "--cores",
     type=click.IntRange(min=1),
     help="CPU cores that a process of the run may use, for advice on workers.",
 )
+@lang_option
+@click.pass_context
 @without_gc()
 def analyze(
+    context: click.Context,
     paths: tuple[str, ...],
     out: str,
     json_file: str | None,
     form: str,
     no_html: bool,
+    charts: bool,
     cores: int | None,
+    lang: str,
 ) -> None:
     """Diagnose traces, folders of traces and run directories.
 
-    PATHS may be Kineto traces (.json, .json.gz) and folders of them, one trace a rank; all are
-    joined into one diagnosis.
+    PATHS may be Kineto traces (.json, .json.gz), folders of them with one trace a rank, run
+    directories, and beside them logs of NCCL and nvidia-smi; all are joined into one diagnosis. It
+    is printed, and written as report.html and diagnosis.json.
 
     \b
     Examples:
       gpuprof analyze trace.json.gz
       gpuprof analyze rank0.json.gz rank1.json.gz --out report
-      gpuprof analyze traces/ --json -
+      gpuprof analyze traces/ nccl.log smi.csv --lang zh-CN
+      gpuprof analyze traces/ --json -               the JSON alone, and no files
+      gpuprof analyze traces/ --json - --out report  the JSON, and the files as well
     """
     _save_start_up()
     from gpuprof.api import analyze_paths
 
     with _progress() as told:
         analysis = analyze_paths(*paths, cores=cores, progress=told)
-    _deliver(analysis, out, json_file, form, files=not no_html)
-
-
-@cli.command()
-@click.argument("run", nargs=-1, required=True, type=click.Path())
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("html", *FORMATS, *EXPORTS)),
-    default="html",
-    show_default=True,
-)
-@click.option(
-    "-o", "--out", type=click.Path(), help="Where to write it (default: standard output)."
-)
-def report(run: tuple[str, ...], form: str, out: str | None) -> None:
-    """Show a run in another form: one file, or standard output.
-
-    \b
-    Examples:
-      gpuprof report runs/mine -o mine.html
-      gpuprof report runs/mine --format md >> "$GITHUB_STEP_SUMMARY"
-      gpuprof report runs/mine --format perfetto -o mine.json.gz
-      gpuprof report runs/mine --format tensorboard -o logs/mine
-    """
-    from gpuprof.api import analyze_paths
-
-    with _progress() as told:
-        analysis = analyze_paths(*run, progress=told)
-    if form in EXPORTS:
-        click.echo(click.format_filename(export(analysis, form, out)))
-        return
-    if form == "html":
-        from gpuprof.api import write_page
-
-        click.echo(click.format_filename(write_page(analysis, Path(out or "report.html"))))
-        return
-    if out:
-        _write(Path(out), _as_text(analysis, form))
-    else:
-        _show(analysis, form)
+    named = context.get_parameter_source("out") is not click.core.ParameterSource.DEFAULT
+    files = not no_html and (json_file != "-" or named)
+    _deliver(analysis, out, json_file, form, files=files, lang=lang, charts=charts and not no_html)
 
 
 @cli.command()
@@ -164,10 +149,17 @@ def report(run: tuple[str, ...], form: str, out: str | None) -> None:
     help="Folder for the recording and the report.",
 )
 @click.option("--list", "show", is_flag=True, help="List the faults that can be planted here.")
-def demo(fault: str, fixed: bool, out: str, show: bool) -> None:
+@lang_option
+def demo(fault: str, fixed: bool, out: str, show: bool, lang: str) -> None:
     """Record a real small training loop with a planted fault, and diagnose it.
 
     Runs on the GPU if there is one, else on the CPU, in under a minute. Needs torch.
+
+    \b
+    Examples:
+      gpuprof demo --list
+      gpuprof demo --fault checkpoint
+      gpuprof demo --fault checkpoint --fixed       the repaired form of the same script
     """
     from gpuprof.demo import FAULTS, record_demo
 
@@ -184,7 +176,7 @@ def demo(fault: str, fixed: bool, out: str, show: bool) -> None:
             *recorded.traces, *recorded.attribution, cores=_own_cores(), progress=told
         )
     click.echo(f"Recorded {recorded.workload.name} on {recorded.device}; planted: {fault}.\n")
-    _deliver(analysis, str(folder), None, "text", files=True)
+    _deliver(analysis, str(folder), None, "text", files=True, lang=lang)
 
 
 @cli.command()
@@ -193,6 +185,11 @@ def doctor(as_json: bool) -> None:
     """Say what can be recorded on this machine, what cannot, why, and how to get it.
 
     Exits with 1 when something is broken; what is merely missing is no failure.
+
+    \b
+    Examples:
+      gpuprof doctor
+      gpuprof doctor --json > doctor.json            for a bug report
     """
     from gpuprof.doctor import probe_host, probe_nvml, shadowed_binding
     from gpuprof.doctor_software import probe_software
@@ -265,7 +262,9 @@ def run(
 
 cli.add_command(attach)
 cli.add_command(compare)
+cli.add_command(completion)
 cli.add_command(gate)
+cli.add_command(report)
 
 
 def _save_start_up() -> None:
@@ -283,95 +282,6 @@ def _own_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _deliver(
-    analysis: Analysis, out: str, json_file: str | None, form: str, *, files: bool
-) -> None:
-    """Writes the files and prints what was asked for."""
-    from gpuprof.diagnosis import to_json
-
-    report_path = None
-    if files and json_file != "-":
-        from gpuprof.api import write_reports
-
-        report_path, _ = write_reports(analysis, out)
-    if json_file == "-":
-        click.echo(to_json(analysis.diagnosis).decode(), nl=False)
-        return
-    if json_file:
-        _write(Path(json_file), to_json(analysis.diagnosis).decode())
-    _show(analysis, form)
-    if report_path is not None and form == "text":
-        click.echo(f"\nReport: {click.format_filename(report_path)}")
-
-
-def _as_text(analysis: Analysis, form: str) -> str:
-    if form == "json":
-        from gpuprof.diagnosis import to_json
-
-        return to_json(analysis.diagnosis).decode()
-    if form == "md":
-        from gpuprof.reports.markdown import to_markdown
-
-        return to_markdown(analysis.diagnosis)
-    import io
-
-    from rich.console import Console
-
-    from gpuprof.reports.terminal import render
-
-    plain = io.StringIO()
-    render(analysis.diagnosis, Console(file=plain, width=100))
-    return plain.getvalue()
-
-
-def _show(analysis: Analysis, form: str) -> None:
-    """Prints on standard output; text follows the terminal's width and colours."""
-    if form != "text":
-        click.echo(_as_text(analysis, form), nl=False)
-        return
-    from rich.console import Console
-
-    from gpuprof.reports.terminal import render
-
-    class Terminal(Console):
-        def on_broken_pipe(self) -> None:
-            """Rich would end the program here, with status 1."""
-            raise BrokenPipeError
-
-    render(analysis.diagnosis, Terminal())
-
-
-def _write(path: Path, text: str) -> None:
-    """Writes a file that the user named.
-
-    Raises:
-        GpuprofError: it can't be written.
-    """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise GpuprofError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
-    """A progress bar on standard error, only for people."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def told(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total or None)
-
-        yield told
 
 
 def _debug_first(arguments: list[str]) -> list[str]:

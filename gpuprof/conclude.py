@@ -157,15 +157,17 @@ def analyze_here(folder: str, width: str, colour: str) -> int:
 
     from gpuprof.api import analyze_paths, write_reports
     from gpuprof.reports.terminal import render
+    from gpuprof.reports.words import catalog, language_of_environment
 
+    lang = language_of_environment()
     try:
         analysis = analyze_paths(folder)
-        report_path, _ = write_reports(analysis, folder)
+        report_path, _ = write_reports(analysis, folder, lang=lang)
     except GpuprofError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     is_plain = colour != "colour"
-    console = Console(width=int(width), force_terminal=not is_plain, no_color=is_plain)
-    render(analysis.diagnosis, console)
-    sys.stdout.write(f"\nReport: {report_path}\n")
+    console = Console(width=int(width), force_terminal=not is_plain, no_color=is_plain or None)
+    render(analysis.diagnosis, console, lang=lang)
+    sys.stdout.write(f"\n{catalog(lang).say('terminal.report', path=report_path)}\n")
     return 0

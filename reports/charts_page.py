@@ -16,7 +16,7 @@ from gpuprof.errors import GpuprofError
 from gpuprof.reports import text
 from gpuprof.reports.figures import figures
 from gpuprof.reports.html import safe_json, source_hash
-from gpuprof.reports.words import catalog
+from gpuprof.reports.words import catalog, localized
 from gpuprof.samples import Samples
 
 SHOW = """'use strict';
@@ -57,6 +57,7 @@ def write_charts(
 
     words = catalog(lang)
     made = figures(diagnosis, samples, lang=lang)
+    diagnosis = localized(diagnosis, lang)
     library = get_plotlyjs()
     policy = (
         f"default-src 'none'; script-src {source_hash(library)} {source_hash(SHOW)}; "

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from gpuprof.comparison import Comparison, KernelChange, PartChange, StepChange
-from gpuprof.reports import text
+from gpuprof.reports import columns, text
 from gpuprof.reports.markdown import escape, inline_code
-from gpuprof.reports.words import Catalog, catalog
+from gpuprof.reports.words import Catalog, catalog, speaker
 
 FEW_KERNELS = 5
 """Kernels in the text for a terminal; the JSON and the Markdown hold more."""
 
 SHOWN_PART_FRAC = 0.005
 """A part of the step that moved by less than this share of it gets no row."""
-
-_STATES = {
-    "gone": "gone",
-    "smaller": "smaller",
-    "same": "no difference beyond noise",
-    "larger": "larger",
-    "new": "new",
-    "unknown": "could not be judged on both sides",
-}
 
 
 def signed(value: float) -> str:
@@ -33,33 +24,45 @@ def _signed_percent(share: float) -> str:
     return f"{'−' if share < 0 else '+'}{text.percent(abs(share))}"
 
 
-def _interval(step: StepChange) -> str:
+def _interval(step: StepChange, words: Catalog) -> str:
     if step.low_ms is None or step.high_ms is None:
         return ""
-    return f"{text.percent(step.level)} interval {signed(step.low_ms)} to {signed(step.high_ms)}"
+    return words.say(
+        "compare.interval",
+        level=text.percent(step.level),
+        low=signed(step.low_ms),
+        high=signed(step.high_ms),
+    )
 
 
-def headline(comparison: Comparison) -> str:
+def headline(comparison: Comparison, words: Catalog) -> str:
     """One sentence: whether the step changed, and by how much."""
     step, before, after = comparison.step, comparison.before, comparison.after
     if step is None or before.step_ms is None or after.step_ms is None:
-        return "The runs can't be compared: the length of a step is not known on both sides."
-    what = "The recording" if before.source == "none" and after.source == "none" else "A step"
-    lengths = (
-        f"{text.milliseconds(before.step_ms)} before, {text.milliseconds(after.step_ms)} after"
+        return words.say("compare.none")
+    whole = before.source == "none" and after.source == "none"
+    lengths = words.say(
+        "compare.lengths",
+        before=text.milliseconds(before.step_ms),
+        after=text.milliseconds(after.step_ms),
     )
-    interval = _interval(step)
+    interval = _interval(step, words)
+    share = _signed_percent(step.change)
     if comparison.verdict == "no difference":
-        return (
-            f"No difference beyond noise: {lengths}"
-            f" ({signed(step.change_ms)}, {_signed_percent(step.change)}; {interval})."
+        change = signed(step.change_ms)
+        return words.say(
+            "compare.same", lengths=lengths, change=change, share=share, interval=interval
         )
-    length = text.milliseconds(abs(step.change_ms))
-    way = "less" if step.change_ms < 0 else "more"
-    tail = f"; {interval}" if interval else ""
-    said = f"{what} takes {length} {way}: {lengths} ({_signed_percent(step.change)}{tail})."
+    said = words.say(
+        "compare.less" if step.change_ms < 0 else "compare.more",
+        what=words.say("compare.recording" if whole else "compare.step"),
+        length=text.milliseconds(abs(step.change_ms)),
+        lengths=lengths,
+        share=share,
+        tail=f"; {interval}" if interval else "",
+    )
     if comparison.verdict == "unknown":
-        said += " Whether that is beyond noise is not known from so few steps."
+        said += f" {words.say('compare.unknown')}"
     return said
 
 
@@ -67,9 +70,10 @@ def movements(comparison: Comparison, words: Catalog) -> list[str]:
     """Which parts of the step shrank, which surfaced, and what of the saving came back."""
     parts = {part.bucket: part for part in comparison.parts}
     lines = []
-    for title, buckets in (("Shrank", comparison.shrank), ("Surfaced", comparison.surfaced)):
+    for key, buckets in (("shrank", comparison.shrank), ("surfaced", comparison.surfaced)):
         if buckets:
-            lines.append(f"{title}: {'; '.join(_moved(parts[b], words) for b in buckets)}.")
+            moved = "; ".join(_moved(parts[bucket], words) for bucket in buckets)
+            lines.append(words.say(f"compare.{key}", parts=moved))
     step = comparison.step
     lost = -sum(parts[bucket].change_ms for bucket in comparison.shrank)
     if step is None or step.change_ms >= 0 or not comparison.shrank:
@@ -81,8 +85,12 @@ def movements(comparison: Comparison, words: Catalog) -> list[str]:
             f"{words.name('bucket', p.bucket)} {signed(p.change_ms)}" for p in grown[:3]
         )
         lines.append(
-            f"Of the {text.milliseconds(lost)} that went, {text.milliseconds(back)} came back as"
-            f" other time that had run beside it: {names}."
+            words.say(
+                "compare.back",
+                lost=text.milliseconds(lost),
+                back=text.milliseconds(back),
+                names=names,
+            )
         )
     return lines
 
@@ -96,7 +104,9 @@ def _moved(part: PartChange, words: Catalog) -> str:
 
 def _bound(comparison: Comparison, words: Catalog) -> str:
     old, new = (words.name("bound", side.bound) for side in (comparison.before, comparison.after))
-    return f"Bound by: {old}, before and after." if old == new else f"Bound by: {old} → {new}."
+    if old == new:
+        return words.say("compare.bound.same", bound=old)
+    return words.say("compare.bound", before=old, after=new)
 
 
 def _shown(comparison: Comparison) -> list[PartChange]:
@@ -108,8 +118,9 @@ def _shown(comparison: Comparison) -> list[PartChange]:
     ]
 
 
-def _noise(beyond: bool | None) -> str:
-    return {True: "beyond noise", False: "within noise", None: "noise unknown"}[beyond]
+def _noise(beyond: bool | None, words: Catalog) -> str:
+    key = "unknown" if beyond is None else "yes" if beyond else "no"
+    return words.say(f"compare.noise.{key}")
 
 
 def _length(value: float | None) -> str:
@@ -125,45 +136,57 @@ def _calls(row: KernelChange) -> str:
 def to_text(comparison: Comparison, *, lang: str = "en") -> str:
     """The comparison for a terminal, with a final newline."""
     words = catalog(lang)
-    lines = [headline(comparison), *movements(comparison, words)]
+    said = speaker(lang)
+    lines = [headline(comparison, words), *movements(comparison, words)]
     if comparison.step is not None:
-        lines += [_bound(comparison, words), "", "Part of the step, ms before → after"]
+        lines += [_bound(comparison, words), "", words.say("compare.parts")]
         for part in _shown(comparison):
             name = words.name("bucket", part.bucket)
             lengths = f"{part.before_ms:9.2f} → {part.after_ms:8.2f}  {part.change_ms:+9.2f}"
-            lines.append(f"  {name:24} {lengths}  {_noise(part.beyond_noise)}")
+            lines.append(f"  {columns.pad(name, 24)} {lengths}  {_noise(part.beyond_noise, words)}")
     if comparison.causes:
-        lines += ["", "Causes, cost of a step"]
+        lines += ["", words.say("compare.causes")]
         for cause in comparison.causes:
             name = words.name("cause", cause.cause)
             lengths = f"{_length(cause.before_ms)} → {_length(cause.after_ms)}"
-            lines.append(f"  {name:24} {lengths:>22}  {_STATES[cause.state]}")
+            state = words.say(f"compare.state.{cause.state}")
+            lines.append(f"  {columns.pad(name, 24)} {lengths:>22}  {state}")
     if comparison.kernels:
-        lines += ["", "Device work that changed most, ms of a step (calls)"]
+        lines += ["", words.say("compare.kernels")]
         for row in comparison.kernels[:FEW_KERNELS]:
             name = text.short_kernel_name(row.name, 44)
             lengths = f"{row.before_ms or 0.0:8.2f} → {row.after_ms or 0.0:8.2f}"
             lines.append(f"  {name:44} {lengths}  ({_calls(row)})")
     if comparison.different:
-        lines += ["", "The runs differ in"]
+        lines += ["", words.say("compare.differ")]
         lines += [
-            f"  {text.clean(name, 60)}: {text.clean(old, 80)} → {text.clean(new, 80)}"
+            f"  {said(text.clean(name, 60))}: {text.clean(old, 80)} → {text.clean(new, 80)}"
             for name, (old, new) in comparison.different.items()
         ]
     if comparison.warnings:
-        lines += ["", *(f"Note: {text.clean(warning)}" for warning in comparison.warnings)]
+        lines += [
+            "",
+            *(words.say("compare.note", text=said(text.clean(w))) for w in comparison.warnings),
+        ]
     return "\n".join(lines).replace(text.NBSP, " ").replace("\u202f", " ") + "\n"
+
+
+def _head(words: Catalog, *keys: str, last: bool = True) -> str:
+    """The head of a table, with an empty last column for remarks."""
+    cells = [words.say(f"compare.{key}") for key in keys] + ([""] if last else [])
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
 def to_markdown(comparison: Comparison, *, lang: str = "en") -> str:
     """The comparison as GitHub-flavoured Markdown, with a final newline."""
     words = catalog(lang)
-    lines = [f"# {escape(headline(comparison))}", ""]
+    said = speaker(lang)
+    lines = [f"# {escape(headline(comparison, words))}", ""]
     lines += [f"- {escape(line)}" for line in movements(comparison, words)]
     if comparison.step is not None:
         lines += [f"- {escape(_bound(comparison, words))}", ""]
         lines += [
-            "| Part of the step | before | after | change | |",
+            _head(words, "part", "before", "after", "change"),
             "| :-- | --: | --: | --: | :-- |",
         ]
         for part in _shown(comparison):
@@ -172,17 +195,17 @@ def to_markdown(comparison: Comparison, *, lang: str = "en") -> str:
                 text.milliseconds(part.before_ms),
                 text.milliseconds(part.after_ms),
                 signed(part.change_ms),
-                _noise(part.beyond_noise),
+                _noise(part.beyond_noise, words),
             ]
             lines.append(f"| {' | '.join(cells)} |")
     if comparison.causes:
-        lines += ["", "| Cause | before | after | |", "| :-- | --: | --: | :-- |"]
+        lines += ["", _head(words, "cause", "before", "after"), "| :-- | --: | --: | :-- |"]
         for cause in comparison.causes:
             name = escape(words.name("cause", cause.cause))
             lengths = f"{_length(cause.before_ms)} | {_length(cause.after_ms)}"
-            lines.append(f"| {name} | {lengths} | {_STATES[cause.state]} |")
+            lines.append(f"| {name} | {lengths} | {words.say(f'compare.state.{cause.state}')} |")
     if comparison.kernels:
-        lines += ["", "| Device work | before | after | change | calls |"]
+        lines += ["", _head(words, "kernel", "before", "after", "change", "calls", last=False)]
         lines += ["| :-- | --: | --: | --: | --: |"]
         for row in comparison.kernels:
             cells = [
@@ -194,12 +217,12 @@ def to_markdown(comparison: Comparison, *, lang: str = "en") -> str:
             ]
             lines.append(f"| {' | '.join(cells)} |")
     if comparison.different:
-        lines += ["", "| The runs differ in | before | after |", "| :-- | :-- | :-- |"]
+        lines += ["", _head(words, "differ", "before", "after", last=False), "| :-- | :-- | :-- |"]
         lines += [
-            f"| {escape(name)} | {escape(old)} | {escape(new)} |"
+            f"| {escape(said(name))} | {escape(old)} | {escape(new)} |"
             for name, (old, new) in comparison.different.items()
         ]
-    lines += ["", *(f"- {escape(text.sentence(warning))}" for warning in comparison.warnings)]
+    lines += ["", *(f"- {escape(text.sentence(said(warning)))}" for warning in comparison.warnings)]
     if comparison.step is not None:
-        lines += ["", f"{escape(text.sentence(comparison.step.method))}"]
+        lines += ["", f"{escape(text.sentence(said(comparison.step.method)))}"]
     return "\n".join(lines).rstrip() + "\n"

@@ -15,7 +15,7 @@ import numpy as np
 from gpuprof.diagnosis import Diagnosis
 from gpuprof.reports import budget, text
 from gpuprof.reports.curves import gpu_curves
-from gpuprof.reports.words import Catalog, catalog
+from gpuprof.reports.words import Catalog, catalog, localized
 from gpuprof.samples import Samples
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def figures(
         GpuprofError: the language is unknown.
     """
     words = catalog(lang)
+    diagnosis = localized(diagnosis, lang)
     made = {
         "budget": _budget(diagnosis, words),
         "findings": _findings(diagnosis, words),
@@ -79,7 +80,8 @@ def _figure(title: str, traces: list[Any], *, height: int = 380, **layout: Any) 
     figure = go.Figure(traces)
     figure.update_layout(
         template="none",
-        title=title,
+        title={"text": title, "x": 0, "xanchor": "left"},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#8d949e", "activecolor": "#275dd2"},
         height=height,
         margin={"l": 80, "r": 30, "t": 60, "b": 60},
         paper_bgcolor="rgba(0,0,0,0)",

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from gpuprof.analyzers.gate import Check
-from gpuprof.reports import text
+from gpuprof.reports import columns, text
 from gpuprof.reports.markdown import escape
+from gpuprof.reports.words import catalog, speaker
 
 SCHEMA_VERSION = 1
 
@@ -23,15 +24,20 @@ def failures(checks: Sequence[Check], *, strict: bool) -> list[Check]:
     return [c for c in checks if c.state == "broken" or (strict and c.state == "unknown")]
 
 
-def to_text(checks: Sequence[Check], *, strict: bool) -> str:
+def to_text(checks: Sequence[Check], *, strict: bool, lang: str = "en") -> str:
     """One line a check: what failed first."""
     ordered = sorted(checks, key=lambda c: ("broken", "unknown", "passed").index(c.state))
-    marks = {"broken": "FAILED", "unknown": "FAILED" if strict else "UNKNOWN", "passed": "passed"}
-    return "".join(f"{marks[c.state]:8}{text.clean(c.why)}\n" for c in ordered)
+    words, said = catalog(lang), speaker(lang)
+    marks = {state: words.say(f"gate.{state}") for state in ("broken", "unknown", "passed")}
+    if strict:
+        marks["unknown"] = marks["broken"]
+    lines = [columns.pad(marks[c.state], 8) + text.clean(said(c.why)) for c in ordered]
+    return "".join(f"{line}\n" for line in lines)
 
 
-def to_json(checks: Sequence[Check], *, strict: bool) -> str:
-    """The checks as JSON: passed, and each check with its rule, state, limit, value and reason."""
+def to_json(checks: Sequence[Check], *, strict: bool, lang: str = "en") -> str:
+    """The checks as JSON, in English whatever the language: passed, and each check with its rule,
+    state, limit, value and reason."""
     document = {
         "schema": SCHEMA_VERSION,
         "passed": is_open(checks, strict=strict),
@@ -43,9 +49,15 @@ def to_json(checks: Sequence[Check], *, strict: bool) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
-def to_markdown(checks: Sequence[Check], *, strict: bool) -> str:
+def to_markdown(checks: Sequence[Check], *, strict: bool, lang: str = "en") -> str:
     """A heading with the verdict and a table, for a pull request."""
+    words, said = catalog(lang), speaker(lang)
     verdict = "passed" if is_open(checks, strict=strict) else "failed"
-    lines = [f"# gpuprof gate {verdict}", "", "| Rule | | Reason |", "| :-- | :-- | :-- |"]
-    lines += [f"| {escape(c.rule)} | {c.state} | {escape(text.sentence(c.why))} |" for c in checks]
+    head = f"| {words.say('gate.rule')} | | {words.say('gate.reason')} |"
+    lines = [f"# {words.say(f'gate.title.{verdict}')}", "", head, "| :-- | :-- | :-- |"]
+    lines += [
+        f"| {escape(c.rule)} | {words.say(f'gate.state.{c.state}')} "
+        f"| {escape(text.sentence(said(c.why)))} |"
+        for c in checks
+    ]
     return "\n".join(lines) + "\n"

@@ -19,7 +19,7 @@ from gpuprof.diagnosis import Diagnosis, Window
 from gpuprof.errors import GpuprofError
 from gpuprof.reports import page, text, timeline
 from gpuprof.reports.curves import gpu_curves
-from gpuprof.reports.words import catalog
+from gpuprof.reports.words import catalog, localized
 from gpuprof.samples import Samples
 from gpuprof.trace import Trace
 
@@ -99,6 +99,7 @@ def _pieces(
 ) -> tuple[Iterator[str], timeline.Timeline | None, tuple[str, ...]]:
     """The page in parts, its timeline, and the timeline's notes."""
     words = catalog(lang)
+    diagnosis = localized(diagnosis, lang)
     script = script_source()
     css = (ASSETS / "report.css").read_text(encoding="utf-8")
     policy = (

@@ -10,7 +10,7 @@ import re
 
 from gpuprof.diagnosis import Diagnosis, Finding
 from gpuprof.reports import budget, story, text
-from gpuprof.reports.words import Catalog, catalog
+from gpuprof.reports.words import Catalog, catalog, localized
 
 TOP_KERNELS = 10
 """Rows of the kernel table: a pull request is read on a page, not in a spreadsheet."""
@@ -128,6 +128,7 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
         GpuprofError: the language is unknown.
     """
     words = catalog(lang)
+    diagnosis = localized(diagnosis, lang)
     bound = diagnosis.bound
     lines = [f"# {escape(diagnosis.headline or words.say('untitled'))}", ""]
     lines += [escape(" · ".join(story.run_facts(diagnosis, words))), ""]
@@ -181,9 +182,10 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
     lines += [f"- {escape(text.sentence(warning))}" for warning in diagnosis.warnings]
     lines += [f"- {escape(story.replay(diagnosis, words))}"]
     for file in diagnosis.files:
-        facts = f"{text.size(file.size_bytes)}, {text.count(file.events)} events"
+        events = words.say("timeline.sum.events", count=text.count(file.events))
+        facts = f"{text.size(file.size_bytes)}, {events}"
         lines += [f"- {inline_code(file.path)}: {facts}, SHA-256 {inline_code(file.sha256)}"]
-    made_by = words.say("data.made_by", version=text.clean(diagnosis.gpuprof)).split(". ")[0]
-    lines += ["", f"{escape(made_by)}."]
+    made_by = words.say("data.made_by", version=text.clean(diagnosis.gpuprof))
+    lines += ["", escape(made_by)]
     tidy = re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
     return tidy.rstrip() + "\n"

@@ -10,7 +10,7 @@ from html import escape
 
 from gpuprof.diagnosis import Diagnosis, Finding
 from gpuprof.reports import budget, charts, story, text
-from gpuprof.reports.words import Catalog, catalog
+from gpuprof.reports.words import Catalog, catalog, localized
 
 MOST_FINDINGS = 8
 """Findings in a cell; the report has all."""
@@ -19,6 +19,7 @@ MOST_FINDINGS = 8
 def to_html(diagnosis: Diagnosis, *, lang: str = "en") -> str:
     """The diagnosis as an HTML fragment."""
     words = catalog(lang)
+    diagnosis = localized(diagnosis, lang)
 
     def safe(value: object) -> str:
         return escape(text.glue(text.clean(value)))

@@ -263,7 +263,8 @@ def render(
         nothing_found=story.nothing_found(diagnosis, words),
         css=Markup(css),
         policy=policy,
-        headline=text.clean(diagnosis.headline, MAX_HEADLINE).rstrip(".") or words.say("untitled"),
+        headline=text.clean(diagnosis.headline, MAX_HEADLINE).rstrip(".。")
+        or words.say("untitled"),
         facts=story.run_facts(diagnosis, words),
         cost=story.cost(diagnosis, words),
         together=story.together(diagnosis, words),

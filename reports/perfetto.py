@@ -26,7 +26,7 @@ from gpuprof.errors import GpuprofError
 from gpuprof.reports import text
 from gpuprof.reports.counters import LEVELS, Counter, counters_of
 from gpuprof.reports.curves import gpu_curves
-from gpuprof.reports.words import Catalog, catalog
+from gpuprof.reports.words import Catalog, catalog, localized
 from gpuprof.samples import Samples
 from gpuprof.trace import DEVICE_CATEGORIES, Category, Trace
 
@@ -142,6 +142,7 @@ def write_perfetto(
             gzip.GzipFile("", "wb", COMPRESSION, raw, mtime=0) as file,
         ):
             words = catalog(lang)
+            diagnosis = localized(diagnosis, lang)
             sampled = _sampled(ranks, samples, words)
             for piece in _document(diagnosis, ranks, base, words, sampled):
                 file.write(piece.encode("utf-8"))

@@ -6,12 +6,11 @@ escape sequences out of names. Colours follow the console, which honours `NO_COL
 
 from __future__ import annotations
 
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis import Diagnosis, Finding
-from gpuprof.reports import budget, story, text
-from gpuprof.reports.words import Catalog, catalog
+from gpuprof.reports import budget, columns, story, text
+from gpuprof.reports.words import Catalog, catalog, localized
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,13 +67,8 @@ class _Printer:
         """One paragraph. `first` stands in the indent of its first line."""
         from rich.text import Text
 
-        lines = wrap(
-            self.plain(value),
-            self.width,
-            initial_indent=self.plain_keep(first).ljust(indent),
-            subsequent_indent=" " * indent,
-            break_on_hyphens=False,
-        )
+        begin = columns.pad(self.plain_keep(first), indent)
+        lines = columns.wrap(self.plain(value), self.width, begin, indent)
         for item in lines or [""]:
             self.console.print(Text(self.spaced(item), style), soft_wrap=True)
 
@@ -112,7 +106,7 @@ def _budget(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
         out.line(words.say("budget.none"))
         return
     names = [words.name("bucket", row.bucket) for row in rows]
-    first = min(max(len(name) for name in names), 24)
+    first = min(max(columns.cells(name) for name in names), 24)
     bar = max(0, min(BAR_WIDTH, out.width - first - 24))
     full = "█" if out.unicode else "#"
     title = words.say(story.whole(diagnosis, "section.budget"))
@@ -126,7 +120,7 @@ def _budget(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
             if row.ms is not None
             else ""
         )
-        parts = [(f"  {name[:first].ljust(first)} ", "")]
+        parts = [(f"  {columns.pad(columns.cut(name, first), first)} ", "")]
         if bar >= 8:
             mark = full if not row.idle else ("░" if out.unicode else ".")
             shown = mark * max(length, 1)
@@ -185,6 +179,7 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
         GpuprofError: the language is unknown.
     """
     words = catalog(lang)
+    diagnosis = localized(diagnosis, lang)
     out = _Printer(console)
     out.line(diagnosis.headline or words.say("untitled"), "bold")
     facts = [*story.run_facts(diagnosis, words)]

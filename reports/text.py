@@ -24,6 +24,7 @@ _UNPRINTABLE = re.compile(
     "\ud800-\udfff]"  # lone surrogates cannot be written as UTF-8
 )
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:ns|µs|us|ms|s|kB|MB|GB|GB/s|TFLOP/s|W|°C)\b)")
+_CHINESE = re.compile("[一-鿿]")
 _MEMORY_OP = re.compile(r"mem(cpy|set)", re.IGNORECASE)
 _MANGLED = re.compile(r"^_ZN?(?=\d)")
 _FUNCTOR = re.compile(r"\b(\w*Functor\w*|\w+_kernel_cuda|\w+Ops?)\b")
@@ -65,7 +66,9 @@ def sentence(line: str) -> str:
     first = line.split(" ", 1)[0]
     if first.isalpha() and first.islower():
         line = line[0].upper() + line[1:]
-    return line if not line or line[-1] in ".!?:…" else f"{line}."
+    if not line or line[-1] in ".!?:…。！？：":
+        return line
+    return line + ("。" if _CHINESE.search(line) else ".")
 
 
 def _demangled(name: str) -> str:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
 from fixtures.runs import training
@@ -53,15 +55,19 @@ def trace(tmp_path: Path) -> Path:
     return training(5, load_us=3_000).trace.write(folder / "trace.json.gz")
 
 
-def is_one_line(result: Result, *words: str) -> None:
-    """Status 2, and one line on standard error that holds these words."""
+def is_one_line(result: Result, *words: str, out: str = "") -> None:
+    """Status 2, and one line on standard error that holds these words.
+
+    Args:
+        out: what standard output begins with; nothing else than nothing for most faults.
+    """
     assert result.status == 2
     assert result.err.count("\n") == 1, result.err
     assert result.err.startswith("gpuprof: ")
     assert "Traceback" not in result.err
     for word in words:
         assert word in result.err
-    assert result.out == ""
+    assert result.out.startswith(out) and bool(result.out) == bool(out)
 
 
 # Done
@@ -193,9 +199,10 @@ def test_a_file_that_may_not_be_read(run: Run, trace: Path) -> None:
 
 def test_an_out_that_can_not_be_written(run: Run, trace: Path) -> None:
     Path("file").touch()
-    is_one_line(
-        run("analyze", trace, "--out", "file/inside"), "cannot write to file/inside", "--out"
-    )
+    result = run("analyze", trace, "--out", "file/inside")
+    # The verdict is worth more than the file that can't be written: it is printed all the same.
+    is_one_line(result, "cannot write to file/inside", "--out", out="The GPU waits for data")
+    assert "Report:" not in result.out
 
 
 def test_an_out_that_is_a_file(run: Run, trace: Path) -> None:
@@ -205,7 +212,7 @@ def test_an_out_that_is_a_file(run: Run, trace: Path) -> None:
 
 def test_a_json_file_that_can_not_be_written(run: Run, trace: Path) -> None:
     result = run("analyze", trace, "--no-html", "--json", "missing/mine.json")
-    is_one_line(result, "cannot write missing/mine.json")
+    is_one_line(result, "cannot write missing/mine.json", out="The GPU waits for data")
 
 
 @pytest.mark.parametrize("form", ["html", "md", "json", "text"])
@@ -368,3 +375,80 @@ def test_the_demo_lists_its_faults(run: Run) -> None:
 def test_the_json_on_standard_output_parses_with_anything(run: Run, trace: Path) -> None:
     value = json.loads(run("analyze", trace, "--json", "-").out)
     assert value["schema"] == 1
+
+
+# Forms, languages, shells
+
+
+def test_json_alone_writes_files_only_where_a_folder_was_named(run: Run, trace: Path) -> None:
+    plain = run("analyze", trace, "--json", "-")
+    assert json.loads(plain.out)["schema"] == 1
+    assert not Path("gpuprof-report").exists()
+    named = run("analyze", trace, "--json", "-", "--out", "here")
+    assert named.out == plain.out
+    assert sorted(path.name for path in Path("here").iterdir()) == ["diagnosis.json", "report.html"]
+
+
+def test_charts_stand_beside_the_report_when_asked_for(run: Run, trace: Path) -> None:
+    assert run("analyze", trace, "--out", "here", "--charts").status == 0
+    assert "Plotly" in Path("here/charts.html").read_text(encoding="utf-8")
+    assert run("report", trace, "--format", "charts").out == "charts.html\n"
+
+
+@pytest.mark.parametrize("form", ["text", "md"])
+def test_the_language_is_an_option_and_an_environment_variable(
+    run: Run, trace: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = run("analyze", trace, "--format", form, "--lang", "zh-CN", "--out", "zh").out
+    assert "等待数据" in said and "What to change" not in said
+    assert 'lang="zh-CN"' in Path("zh/report.html").read_text(encoding="utf-8")
+    monkeypatch.setenv("GPUPROF_LANG", "zh-CN")
+    assert run("analyze", trace, "--format", form, "--out", "zh").out == said
+    assert json.loads(run("analyze", trace, "--json", "-").out)["headline"].startswith("The GPU")
+    is_one_line(run("analyze", trace, "--lang", "tlh"), "zh-CN")
+
+
+def test_every_command_has_a_purpose_and_examples() -> None:
+    """Help is the manual: nobody has another one at hand on a node."""
+    assert {"analyze", "report", "compare", "gate", "run", "attach", "completion"} <= set(
+        cli.commands
+    )
+    for name, command in cli.commands.items():
+        text = command.help or ""
+        assert "Examples:" in text, name
+        assert f"gpuprof {name}" in text, name
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert option.help, f"{name} {option.name}"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_asks_gpuprof(run: Run, shell: str) -> None:
+    script = run("completion", shell).out
+    assert "_GPUPROF_COMPLETE" in script and "gpuprof" in script
+
+
+def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setenv("_GPUPROF_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "gpuprof ana")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert "plain,analyze" in run().out
+    monkeypatch.setenv("COMP_WORDS", "gpuprof report --form")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert "plain,--format" in run().out
+
+
+def test_no_color_is_honoured_on_a_terminal(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpuprof.conclude import analyze_here
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert analyze_here(str(trace.parent), "80", "colour") == 0
+    coloured = capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert analyze_here(str(trace.parent), "80", "colour") == 0
+    plain = capsys.readouterr().out
+    assert re.search(r"\x1b\[[\d;]*3\dm", coloured)
+    assert not re.search(r"\x1b\[[\d;]*3\dm", plain)

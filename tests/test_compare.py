@@ -137,7 +137,7 @@ def test_a_run_against_itself_shows_nothing(tmp_path: Path) -> None:
     assert comparison.verdict == "no difference"
     assert not comparison.shrank and not comparison.surfaced and not comparison.kernels
     assert {cause.state for cause in comparison.causes} <= {"same"}
-    assert headline(comparison).startswith("No difference beyond noise")
+    assert headline(comparison, catalog()).startswith("No difference beyond noise")
 
 
 def test_halves_of_one_run_differ_in_at_most_5_of_100_tries() -> None:
@@ -164,7 +164,7 @@ def test_one_step_each_says_that_the_noise_is_unknown() -> None:
     comparison = compare_runs(with_steps([100]), with_steps([50]))
     assert comparison.verdict == "unknown"
     assert comparison.step is not None and comparison.step.low_ms is None
-    assert "not known" in headline(comparison)
+    assert "not known" in headline(comparison, catalog())
 
 
 def test_without_any_step_nothing_is_compared() -> None:
@@ -203,7 +203,7 @@ def test_recordings_without_steps_are_compared_whole_and_said_to_be() -> None:
     assert comparison.step is not None and comparison.step.change == pytest.approx(-0.81, abs=0.02)
     assert set(comparison.shrank) >= {"compute", "sync", "host"}
     assert {c.cause for c in comparison.causes if c.state == "gone"} >= {"sync-points"}
-    assert headline(comparison).startswith("The recording takes")
+    assert headline(comparison, catalog()).startswith("The recording takes")
 
 
 @needs_cases

@@ -122,9 +122,9 @@ def attach(
 def _stands_still(found: Sequence[Target], folder: Path, patience_s: float) -> bool:
     """Answers for a job whose ranks wait for each other; False for one that goes on."""
     from gpuprof.attach.stuck import answer_if_stuck
-    from gpuprof.cli import _progress
+    from gpuprof.commands.output import progress
 
-    with _progress() as told:
+    with progress() as told:
         stuck = answer_if_stuck(found, folder, patience_s, told or _nothing)
     if stuck:
         _verdict(folder)
@@ -140,13 +140,13 @@ def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wante
     from gpuprof.attach.enter import SilentError
     from gpuprof.attach.record import Wanted, record
     from gpuprof.attach.stuck import add_if_stuck
-    from gpuprof.cli import _progress
+    from gpuprof.commands.output import progress
     from gpuprof.conclude import complete_manifest
 
     assert isinstance(wanted, Wanted)
     click.echo(_said(found, ways), err=True)
     try:
-        with _progress() as told:
+        with progress() as told:
             done = record(found, ways, folder, wanted, told or _nothing)
     except SilentError:
         if not add_if_stuck(found, folder):
@@ -169,11 +169,11 @@ def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wante
 
 def _verdict(folder: Path) -> None:
     from gpuprof.api import analyze_paths
-    from gpuprof.cli import _deliver, _progress
+    from gpuprof.commands.output import deliver, progress
 
-    with _progress() as told:
+    with progress() as told:
         analysis = analyze_paths(folder, progress=told)
-    _deliver(analysis, str(folder), None, "text", files=True)
+    deliver(analysis, str(folder), None, "text", files=True)
 
 
 def _said(found: Sequence[Target], ways: Sequence[Access]) -> str:
@@ -211,10 +211,10 @@ def _problem(done: Recorded) -> str:
 
 def _observe(found: Sequence[Target], ways: Sequence[Access], folder: Path, seconds: float) -> None:
     from gpuprof.attach.outside import observe
-    from gpuprof.cli import _progress
+    from gpuprof.commands.output import progress
     from gpuprof.conclude import complete_manifest
 
-    with _progress() as told:
+    with progress() as told:
         lines = observe(found, ways, folder, seconds, told or _nothing)
     complete_manifest(folder)
     for line in lines:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from gpuprof.commands.output import lang_option, progress, write
+
 FORMATS = ("text", "json", "md")
 
 
@@ -27,7 +29,8 @@ FORMATS = ("text", "json", "md")
     show_default=True,
     help="What is printed.",
 )
-def compare(before: str, after: str, json_file: str | None, form: str) -> None:
+@lang_option
+def compare(before: str, after: str, json_file: str | None, form: str, lang: str) -> None:
     """Compare two runs: did the step change, by how much, and what of it moved?
 
     BEFORE and AFTER are what `analyze` takes, or a diagnosis.json that was kept. A change is only
@@ -39,12 +42,11 @@ def compare(before: str, after: str, json_file: str | None, form: str) -> None:
       gpuprof compare baseline/diagnosis.json runs/mine --format md >> "$GITHUB_STEP_SUMMARY"
     """
     from gpuprof.analyzers.compare import compare_runs
-    from gpuprof.cli import _progress, _write
     from gpuprof.compare_runs import load_run
     from gpuprof.comparison import to_json
     from gpuprof.reports.comparison import to_markdown, to_text
 
-    with _progress() as told:
+    with progress() as told:
         first, second = load_run(before, told), load_run(after, told)
     comparison = compare_runs(first.diagnosis, second.diagnosis, first.samples, second.samples)
     document = to_json(comparison).decode()
@@ -52,6 +54,9 @@ def compare(before: str, after: str, json_file: str | None, form: str) -> None:
         click.echo(document, nl=False)
         return
     if json_file:
-        _write(Path(json_file), document)
-    printed = {"json": lambda _: document, "md": to_markdown, "text": to_text}[form](comparison)
-    click.echo(printed, nl=False)
+        write(Path(json_file), document)
+    if form == "json":
+        click.echo(document, nl=False)
+        return
+    show = to_markdown if form == "md" else to_text
+    click.echo(show(comparison, lang=lang), nl=False)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpuprof.api import Analysis
 
-EXPORTS = ("perfetto", "tensorboard")
+EXPORTS = ("perfetto", "tensorboard", "charts")
 TENSORBOARD_NAME = "gpuprof-tensorboard"
+CHARTS_NAME = "charts.html"
 PERFETTO_NAME = "perfetto-trace.json.gz"
 
 
-def export(analysis: Analysis, form: str, out: str | None) -> Path:
+def export(analysis: Analysis, form: str, out: str | None, lang: str = "en") -> Path:
     """Writes an export and says where it is.
 
     Raises:
@@ -23,15 +24,25 @@ def export(analysis: Analysis, form: str, out: str | None) -> Path:
         from gpuprof.reports.perfetto import write_perfetto
 
         summary = write_perfetto(
-            analysis.diagnosis, analysis.accounts, out or PERFETTO_NAME, samples=analysis.samples
+            analysis.diagnosis,
+            analysis.accounts,
+            out or PERFETTO_NAME,
+            lang=lang,
+            samples=analysis.samples,
         )
         return summary.path
+    if form == "charts":
+        from gpuprof.reports.charts_page import write_charts
+
+        path = out or CHARTS_NAME
+        return write_charts(analysis.diagnosis, path, samples=analysis.samples, lang=lang)
     from gpuprof.reports.tensorboard import write_tensorboard
 
     return write_tensorboard(
         analysis.diagnosis,
         analysis.traces,
         out or TENSORBOARD_NAME,
+        lang=lang,
         accounts=analysis.accounts,
         samples=analysis.samples,
     )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from gpuprof.commands.output import lang_option, progress, write
+
 FORMATS = ("text", "json", "md")
 GATE_STATUS = 3
 
@@ -74,6 +76,7 @@ def _limits(given: Sequence[str]) -> dict[str, float]:
     show_default=True,
     help="What is printed.",
 )
+@lang_option
 def gate(
     run: str,
     baseline: str | None,
@@ -83,6 +86,7 @@ def gate(
     junit: str | None,
     sarif: str | None,
     form: str,
+    lang: str,
 ) -> None:
     """Fail when a run is worse than it may be: exit status 3, the reasons one a line.
 
@@ -100,12 +104,11 @@ def gate(
         raise click.UsageError("nothing to check: give --max CAUSE=SHARE or --baseline RUN")
     from gpuprof.analyzers.compare import compare_runs
     from gpuprof.analyzers.gate import check_run
-    from gpuprof.cli import _progress, _write
     from gpuprof.compare_runs import load_run
     from gpuprof.reports import gate as shown
 
     comparison = None
-    with _progress() as told:
+    with progress() as told:
         now = load_run(run, told)
         if baseline is not None:
             old = load_run(baseline, told)
@@ -114,13 +117,13 @@ def gate(
     if junit:
         from gpuprof.reports.junit import to_junit
 
-        _write(Path(junit), to_junit(checks, strict=strict))
+        write(Path(junit), to_junit(checks, strict=strict))
     if sarif:
         from gpuprof.reports.sarif import to_sarif
 
         document = to_sarif(now.diagnosis, checks, root=Path.cwd(), strict=strict)
-        _write(Path(sarif), document)
+        write(Path(sarif), document)
     show = {"text": shown.to_text, "json": shown.to_json, "md": shown.to_markdown}[form]
-    click.echo(show(checks, strict=strict), nl=False)
+    click.echo(show(checks, strict=strict, lang=lang), nl=False)
     if not shown.is_open(checks, strict=strict):
         raise click.exceptions.Exit(GATE_STATUS)

@@ -1,0 +1,76 @@
+"""Text in the columns of a terminal, where a Chinese character takes two."""
+
+from __future__ import annotations
+
+import textwrap
+from unicodedata import combining, east_asian_width
+
+_CLINGS = "，。、；：？！）》」』”’…"
+"""Never at the beginning of a line."""
+
+
+def cells(value: str) -> int:
+    """The columns that a text takes."""
+    if value.isascii():
+        return len(value)
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in value)
+
+
+def pad(value: str, width: int) -> str:
+    """The text with spaces behind it, up to a width."""
+    return value + " " * max(0, width - cells(value))
+
+
+def cut(value: str, width: int) -> str:
+    """As much of the text as fits into a width."""
+    if cells(value) <= width:
+        return value
+    taken = 0
+    for index, character in enumerate(value):
+        taken += cells(character)
+        if taken > width:
+            return value[:index]
+    return value
+
+
+def wrap(value: str, width: int, first: str, indent: int) -> list[str]:
+    """Lines of at most `width` columns; wide text breaks between any two characters.
+
+    Args:
+        first: what the first line begins with, `indent` columns wide at least.
+        indent: columns in front of the other lines.
+    """
+    if cells(value) == len(value):
+        return textwrap.wrap(
+            value, width, initial_indent=first, subsequent_indent=" " * indent,
+            break_on_hyphens=False,
+        )  # fmt: skip
+    lines = []
+    line, used = first, cells(first)
+    for unit in _units(value):
+        room = width - used
+        if cells(unit.rstrip()) > room and line.strip():
+            lines.append(line.rstrip())
+            line, used = " " * indent, indent
+            unit = unit.lstrip()  # noqa: PLW2901 - a line does not begin with the space before it
+        line += unit
+        used += cells(unit)
+    return [*lines, line.rstrip()]
+
+
+def _units(value: str) -> list[str]:
+    """What a line must not break inside of: words with the space behind, single wide characters
+    with the punctuation that clings to them."""
+    units: list[str] = []
+    for character in value:
+        wide = east_asian_width(character) in "WF"
+        previous = units[-1] if units else ""
+        if not previous or (wide and character not in _CLINGS):
+            units.append(character)
+        elif character in _CLINGS or character == " ":
+            units[-1] += character
+        elif previous.endswith(" ") or east_asian_width(previous[-1]) in "WF":
+            units.append(character)
+        else:
+            units[-1] += character
+    return units

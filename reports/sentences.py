@@ -1,0 +1,179 @@
+"""The analyzers' sentences in another language.
+
+Analyzers write English, and that is what `diagnosis.json` holds. Here a sentence is recognized by
+the template that it was made from and said again with the same values. A sentence that is in no
+table stays English: a wrong translation would be a wrong verdict, a missing one is only English.
+
+    ("Load with {n} worker processes", "用 {n} 个工作进程加载")
+
+A value may be a phrase of its own ("the GPU", "rank 3 and rank 5"): it is looked up as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+import msgspec
+
+from gpuprof.diagnosis import Diagnosis
+
+MAX_LENGTH = 1_000
+"""Characters of a sentence that is looked up: no analyzer writes longer ones."""
+
+MAX_DEPTH = 3
+"""Phrases in phrases in phrases; deeper is no sentence of ours."""
+
+_FIELD = re.compile(r"\{(\w+)\}")
+_SPACE = "[ \u00a0]"
+_NEXT_SENTENCE = re.compile(r"(?<=[.!?])[ \u00a0](?=[^\W\d_a-z]|\d|`)")
+
+_LISTS = (
+    (re.compile(r", (?=[\d<])"), "，"),
+    (re.compile(r", "), "，"),
+    (re.compile(r" and "), "和"),
+)
+"""How values list things: shares of the step first, whose own words hold commas."""
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A template, as a pattern, with what it becomes. literal: the longest stretch of its own,
+    without spaces. letters: how many it has of its own."""
+
+    pattern: re.Pattern[str]
+    becomes: str
+    literal: str
+    letters: int
+
+
+def _rule(english: str, other: str) -> _Rule:
+    parts = _FIELD.split(english)
+    pattern = ""
+    seen = set()
+    for index, part in enumerate(parts):
+        if index % 2 == 0:
+            pattern += re.escape(part).replace(r"\ ", _SPACE)
+        elif part in seen:
+            pattern += f"(?P={part})"
+        else:
+            seen.add(part)
+            pattern += f"(?P<{part}>.+?)"
+    own = [part.replace(" ", "") for part in parts[::2]]
+    return _Rule(re.compile(pattern), other, max(own, key=len), sum(map(len, own)))
+
+
+class Translator:
+    """Says sentences in another language.
+
+    Args:
+        sentences: English templates and the others', the more special ones first.
+        join: what stands between two sentences, "" in Chinese.
+    """
+
+    def __init__(self, sentences: Sequence[tuple[str, str]], *, join: str = "") -> None:
+        self.exact = {english: other for english, other in sentences if "{" not in english}
+        rules = [_rule(english, other) for english, other in sentences if "{" in english]
+        # A template with more letters of its own says more surely what a sentence is.
+        self.rules = sorted(rules, key=lambda rule: -rule.letters)
+        self.join = join
+        self.say: Callable[[str], str] = lru_cache(maxsize=2_000)(self._say)
+
+    def _say(self, text: str) -> str:
+        """The text in the other language, or as it is; whole, else sentence by sentence."""
+        if not text or len(text) > MAX_LENGTH:
+            return text
+        whole = self._whole(text, 0)
+        if whole is not None:
+            return whole
+        pieces = _NEXT_SENTENCE.split(text)
+        if len(pieces) < 2:
+            return text
+        said = [self._whole(piece, 0) or piece for piece in pieces]
+        line = said[0]
+        for piece, before in zip(said[1:], said, strict=False):
+            line += (self.join if before[-1:] in "。：；" else " ") + piece
+        return line
+
+    def _whole(self, text: str, depth: int) -> str | None:
+        plain = text.replace("\u00a0", " ")
+        found = self.exact.get(plain)
+        if found is not None:
+            return found
+        # A full stop belongs to the page, not to what is looked up.
+        if plain.endswith(".") and plain[:-1] in self.exact:
+            return self.exact[plain[:-1]] + "。"
+        squeezed = plain.replace(" ", "")
+        for rule in self.rules:
+            if rule.literal not in squeezed:
+                continue
+            match = rule.pattern.fullmatch(text)
+            stop = ""
+            if match is None and text.endswith("."):
+                match, stop = rule.pattern.fullmatch(text[:-1]), "。"
+            if match is not None:
+                values = {
+                    name: self._value(value, depth) for name, value in match.groupdict().items()
+                }
+                return rule.becomes.format_map(values) + stop
+        return None
+
+    def _value(self, value: str, depth: int) -> str:
+        if depth >= MAX_DEPTH:
+            return value
+        for separator, between in _LISTS:
+            items = separator.split(value)
+            if separator is not _LISTS[0][0]:  # what begins with a number is a list for sure
+                found = self._whole(value, depth + 1)
+                if found is not None:
+                    return found
+            if len(items) > 1:
+                said = [self._whole(item, depth + 1) for item in items]
+                if any(item is not None for item in said):
+                    pairs = zip(items, said, strict=True)
+                    return between.join(item if new is None else new for item, new in pairs)
+        return value
+
+
+def translate(diagnosis: Diagnosis, translator: Translator | None) -> Diagnosis:
+    """The diagnosis with its sentences in another language; names, paths and code as they are."""
+    if translator is None:
+        return diagnosis
+    say = translator.say
+
+    def texts(value: Struct, *fields: str) -> Struct:
+        return msgspec.structs.replace(
+            value, **{name: say(getattr(value, name)) for name in fields}
+        )
+
+    findings = tuple(
+        msgspec.structs.replace(
+            finding,
+            title=say(finding.title),
+            evidence=tuple(texts(item, "text") for item in finding.evidence),
+            fixes=tuple(texts(fix, "title", "detail", "cost") for fix in finding.fixes),
+            gain=texts(finding.gain, "how") if finding.gain is not None else None,
+        )
+        for finding in diagnosis.findings
+    )
+    steps = diagnosis.run.steps
+    excluded = tuple(texts(step, "why") for step in steps.excluded)
+    steps = msgspec.structs.replace(steps, excluded=excluded)
+    facts: Mapping[str, str] = diagnosis.facts
+    return msgspec.structs.replace(
+        diagnosis,
+        headline=say(diagnosis.headline),
+        bound=texts(diagnosis.bound, "why"),
+        findings=findings,
+        ruled_out=tuple(texts(item, "why") for item in diagnosis.ruled_out),
+        not_judged=tuple(texts(item, "missing") for item in diagnosis.not_judged),
+        warnings=tuple(say(warning) for warning in diagnosis.warnings),
+        run=msgspec.structs.replace(diagnosis.run, steps=steps),
+        kernels=tuple(texts(row, "kind") for row in diagnosis.kernels),
+        facts={say(key): say(value) for key, value in facts.items()},
+    )
