@@ -1,5 +1,5 @@
 """What runs inside the target. Not imported there by name: its text is run by the boot line, with
-that of `agent_hooks` and `agent_windows` before it.
+that of the other parts (`enter.PARTS`) before it.
 
 Standard library only, Python 3.8 and newer, and nothing of gpuprof: the target's environment is
 its own. torch is taken from `sys.modules` and never imported first. Everything put into place is
@@ -24,13 +24,14 @@ import time
 from typing import Any
 
 from gpuprof.attach.agent_hooks import MOST_EVENTS, Hooks
+from gpuprof.attach.agent_stacks import Stacks
 from gpuprof.attach.agent_windows import Windows
 
 MARK = "_gpuprof_attached"
 LEASE_S = 6.0
 """So long may the attaching side be silent: it renews several times a second."""
 POLL_S = 0.02
-"""Rate of the stack samples, 50 Hz: a stack costs some 20 µs of the GIL."""
+"""Rate of the stack samples, 50 Hz."""
 LISTEN_S = 0.1
 STEPLESS_S = 15.0
 """Without any step for so long, a window is opened between two bytecodes instead. A large model's
@@ -42,9 +43,6 @@ STUCK_S = 60.0
 ROOM_S = 2.0
 """A profiler that the program starts on another thread waits so long for the main one."""
 CLOSE_S = 5.0
-MOST_STACKS = 20000
-MOST_SAMPLES = 200000
-MOST_FRAMES = 128
 MOST_ERRORS = 20
 
 
@@ -75,8 +73,7 @@ class Agent:
         self.stop_ns = 0
         self.leaving = False
         self.left = threading.Event()
-        self.stacks: dict[Any, int] = {}
-        self.samples: list[tuple[int, int]] = []
+        self.stacks = Stacks()
         self.keep: list[Any] = []  # callbacks that the interpreter may still call
 
     def _path(self, name: str) -> str:
@@ -224,7 +221,7 @@ class Agent:
         why = "asked"
         while not self.left.wait(POLL_S):
             try:
-                self.sample(me)
+                self.stacks.sample(me)
                 self.windows.export(self.box)
                 now_s = time.monotonic()
                 if now_s - looked_s < LISTEN_S:
@@ -302,26 +299,6 @@ class Agent:
         self.keep.append(pointer)  # the call may come late
         ctypes.pythonapi.Py_AddPendingCall(pointer, None)
 
-    def sample(self, me: int) -> None:
-        """Takes every other thread's stack."""
-        now = time.time_ns()
-        for thread, top in sys._current_frames().items():
-            if thread == me:
-                continue
-            stack: list[Any] = []
-            frame: Any = top
-            while frame is not None and len(stack) < MOST_FRAMES:
-                stack.append((frame.f_code, frame.f_lineno))
-                frame = frame.f_back
-            key = (thread, tuple(stack))
-            number = self.stacks.get(key)
-            if number is None:
-                if len(self.stacks) >= MOST_STACKS:
-                    continue
-                number = self.stacks[key] = len(self.stacks)
-            if len(self.samples) < MOST_SAMPLES:
-                self.samples.append((now, number))
-
     # ---- out ----------------------------------------------------------------------------
 
     def leave(self, why: str) -> None:
@@ -357,11 +334,8 @@ class Agent:
                 "errors": self.errors,
                 "main": self.main,
                 "threads": {str(each.ident): each.name for each in threading.enumerate()},
-                "stacks": [
-                    [thread, [(code.co_filename, code.co_name, line) for code, line in stack]]
-                    for thread, stack in self.stacks
-                ],
-                "samples": self.samples,
+                "stacks": self.stacks.listed(),
+                "samples": self.stacks.samples,
             },
         )
 

@@ -53,7 +53,7 @@ class Entered:
     seconds: float
 
 
-PARTS = ("agent_hooks", "agent_windows", "agent")
+PARTS = ("agent_hooks", "agent_stacks", "agent_export", "agent_windows", "agent")
 
 
 def agent_text() -> str:
