@@ -35,10 +35,10 @@ def save_trace(profile: Any, path: str) -> None:
     plain = not getattr(profile, "_use_cupti_monitor", False)
     if not (plain and results is not None and save_without_gil(results, path)):
         profile.export_chrome_trace(path)
-    if results is not None:
-        # The profiler is in a cycle: else all events would be freed at the program's next full
-        # collection, in the middle of some step.
-        profile.profiler.kineto_results = None
+    # The profiler is in a cycle: else all events would be freed at the program's next full
+    # collection, in the middle of some step.
+    profile.profiler = None
+    del results
     if not is_whole(path):
         raise OSError("torch did not write all of it: is the disk full?")
 
