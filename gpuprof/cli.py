@@ -23,6 +23,7 @@ from gpuprof.commands.gate import gate
 from gpuprof.commands.output import deliver as _deliver
 from gpuprof.commands.output import lang_option
 from gpuprof.commands.output import progress as _progress
+from gpuprof.commands.plan import plan
 from gpuprof.commands.report import report
 from gpuprof.errors import GpuprofError
 from gpuprof.pause import without_gc
@@ -264,6 +265,7 @@ cli.add_command(attach)
 cli.add_command(compare)
 cli.add_command(completion)
 cli.add_command(gate)
+cli.add_command(plan)
 cli.add_command(report)
 
 

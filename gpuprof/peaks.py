@@ -97,6 +97,19 @@ def lookup(name: str, memory_bytes: int = 0, sm_count: int = 0) -> Peaks | None:
     return None
 
 
+def find(name: str) -> Peaks | None:
+    """The device that a person means by a name, None where there is none. Of several the one with
+    the fastest links: by "H100" people mean the module, not the card."""
+    if not name or len(name) > NAME_LIMIT:
+        return None
+    wanted = name.lower().removeprefix("nvidia ")
+    table = _table()
+    found = [entry.peaks for entry in table if entry.peaks.name.lower().endswith(wanted)]
+    found = found or [e.peaks for e in table if wanted in e.peaks.name.lower()]
+    found = found or [e.peaks for e in table if e.pattern.search(name)]
+    return max(found, key=lambda one: one.link_bytes_per_s, default=None)
+
+
 def known_devices() -> tuple[Peaks, ...]:
     """Every device of the table, the more specific names first."""
     return tuple(entry.peaks for entry in _table())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpuprof.analyzers.busbw import (
+    FILL_BYTES,
     Link,
     bandwidths,
     bus_bandwidth,
@@ -77,7 +78,19 @@ def test_links_are_known_only_inside_a_host() -> None:
     assert link_of(a100, 8, same_host=True).busbw_bytes_per_s == pytest.approx(234e9)
     assert link_of(a100, 16, same_host=False).busbw_bytes_per_s == 0
     assert link_of(None, 8, same_host=True).busbw_bytes_per_s == 0
-    assert link_of(None, 8, True, 50e9) == Link(latency_ns(8), 50e9, "measured")
+    assert link_of(None, 8, True, 50e9) == Link(latency_ns(8), 50e9, "measured", FILL_BYTES)
+    assert link_of(None, 8, True, 10e9) == Link(latency_ns(8), 10e9, "measured")
+
+
+def test_a_pipeline_that_fills_is_no_slow_link() -> None:
+    """A message of 8 MiB reaches half of the bandwidth on links that are as they should be."""
+    link = Link(15_000.0, 234e9, "links", FILL_BYTES)
+    size = 32 << 20
+    usual = expected_ns(Kind.ALL_REDUCE, 8, size, link)
+    assert usual is not None
+    verdict, share = judge_transfer(Kind.ALL_REDUCE, 8, size, usual, 0.0, 20, link)
+    assert verdict == "at bandwidth"
+    assert share is not None and share < 0.75
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,317 @@
+"""`gpuprof plan`: what a run will take, before it is started."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprof.errors import GpuprofError
+
+if TYPE_CHECKING:
+    from gpuprof.analyzers.communication_plan import Item
+    from gpuprof.analyzers.fabric import Estimate, Fabric
+
+SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 28, 1 << 30)
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send-recv")
+UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
+
+
+@click.group()
+def plan() -> None:
+    """Say what a run will take before it is started.
+
+    \b
+    Example:
+      gpuprof plan communication --ranks 16 --device H100 --network-gbps 3200 --params 8b
+    """
+
+
+class Count(click.ParamType):  # type: ignore[type-arg]  # generic only in newer click
+    """A number with a unit: 7e9, 7b, 350m."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        if isinstance(value, (int, float)):
+            return float(value)
+        match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d{1,2})?)([kmgbt]?)", str(value).strip().lower())
+        if match is None:
+            self.fail(f"{value!r} is no number: say 7e9, 7b or 350m", param, ctx)
+        return float(match[1]) * UNITS[match[2]]
+
+
+@plan.command()
+@click.option("--ranks", type=click.IntRange(2, 1_000_000), required=True, help="Ranks in all.")
+@click.option(
+    "--per-node", type=click.IntRange(1, 1024), default=8, show_default=True, help="Ranks a node."
+)
+@click.option("--device", help="GPU, as its driver names it: H100, A100-SXM4-80GB, …")
+@click.option(
+    "--network-gbps",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    help="All network cards of a node together, Gbit/s: 8 of 400 are 3200.",
+)
+@click.option(
+    "--pcie",
+    type=click.IntRange(3, 5),
+    help="GPUs are connected by PCIe of this generation alone.",
+)
+@click.option(
+    "--busbw",
+    type=click.FloatRange(0, 1e5, min_open=True),
+    help="Bus bandwidth that nccl-tests measured, GB/s; goes before all else.",
+)
+@click.option(
+    "--log",
+    type=click.Path(exists=True, dir_okay=False),
+    help="NCCL's log of such a job: what it planned or nccl-tests measured in it.",
+)
+@click.option("--params", type=Count(), help="Parameters of the model: 7e9, 7b, 350m.")
+@click.option(
+    "--strategy",
+    type=click.Choice(("ddp", "zero1", "zero2", "fsdp", "hsdp")),
+    default="ddp",
+    show_default=True,
+    help="How data-parallel ranks share the model.",
+)
+@click.option("--tensor", type=click.IntRange(1), default=1, help="Tensor-parallel ranks.")
+@click.option("--pipeline", type=click.IntRange(1), default=1, help="Pipeline stages.")
+@click.option("--expert", type=click.IntRange(1), default=1, help="Expert-parallel ranks.")
+@click.option("--experts-per-token", type=click.IntRange(0), default=0)
+@click.option("--layers", type=click.IntRange(1, 10_000), default=32, show_default=True)
+@click.option("--hidden", type=click.IntRange(1), help="Width of the activations.")
+@click.option("--sequence", type=click.IntRange(1), help="Tokens of a sample.")
+@click.option("--micro-batch", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--accumulate", type=click.IntRange(1), default=1, show_default=True,
+    help="Micro-batches of a step.",
+)  # fmt: skip
+@click.option(
+    "--bytes", "element_bytes", type=click.IntRange(1, 8), default=2, show_default=True,
+    help="Bytes of a parameter, a gradient and an activation as they are sent.",
+)  # fmt: skip
+@click.option(
+    "--step-ms", type=click.FloatRange(0, min_open=True), help="A step without communication."
+)
+@click.option(
+    "--collective", type=click.Choice(KINDS), default="all-reduce", show_default=True,
+    help="For the table of sizes.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+def communication(as_json: bool, **given: Any) -> None:
+    """What collectives take on a set of GPUs, and what a training step must communicate.
+
+    Times are of a call alone on its links, by the model that `analyze` judges traces with: latency
+    plus bytes over bandwidth, ring, tree and NVLink's own sums. What overlaps with computing costs
+    a step less; what shares a network with others costs more.
+
+    \b
+    Examples:
+      gpuprof plan communication --ranks 8 --device A100-SXM4-80GB
+      gpuprof plan communication --ranks 64 --device H100 --network-gbps 3200 --params 8b \\
+          --strategy fsdp --layers 32 --step-ms 900
+      gpuprof plan communication --ranks 32 --device H100 --network-gbps 3200 --params 70b \\
+          --tensor 8 --hidden 8192 --sequence 4096 --layers 80
+    """
+    from gpuprof.analyzers.communication_plan import advice
+
+    fabric = _fabric(given)
+    rows = _table(given["collective"], fabric)
+    items = _items(given, fabric)
+    if as_json:
+        click.echo(_json(given, fabric, rows, items), nl=False)
+        return
+    click.echo("\n".join(_said(given, fabric, rows, items)))
+    for line in advice(items):
+        click.echo(line)
+
+
+def _fabric(given: dict[str, Any]) -> Fabric:
+    from gpuprof.analyzers.fabric import fabric_of
+    from gpuprof.peaks import find, known_devices
+
+    peaks = None
+    if given["device"]:
+        peaks = find(given["device"])
+        if peaks is None:
+            names = ", ".join(one.name.removeprefix("NVIDIA ") for one in known_devices()[:12])
+            raise GpuprofError(
+                f"no figures are known of {given['device']!r}",
+                hint=f"name a device as its driver does ({names}, …), or give --busbw",
+            )
+    ranks, per_node = given["ranks"], min(given["per_node"], given["ranks"])
+    if ranks % per_node:
+        raise GpuprofError(f"{ranks} ranks do not fill nodes of {per_node}", hint="say --per-node")
+    measured = (given["busbw"] or 0.0) * 1e9 or _measured(given["log"])
+    fabric = fabric_of(
+        peaks,
+        ranks,
+        per_node,
+        network_bytes_per_s=(given["network_gbps"] or 0.0) * 1e9 / 8,
+        pcie_generation=given["pcie"] or 0,
+        measured_bytes_per_s=measured,
+    )
+    if not measured and not fabric.link_bytes_per_s and fabric.per_node > 1:
+        raise GpuprofError(
+            "what connects the GPUs is not known",
+            hint="give --device, --pcie, --busbw or --log",
+        )
+    if not measured and fabric.nodes > 1 and not fabric.network_bytes_per_s:
+        raise GpuprofError(
+            f"{fabric.nodes} nodes, and no network between them",
+            hint="give --network-gbps (all cards of a node together), --busbw or --log",
+        )
+    return fabric
+
+
+def _measured(path: str | None) -> float:
+    if path is None:
+        return 0.0
+    from gpuprof.analyzers.nccl.bandwidth import expected_busbw_gbps
+    from gpuprof.readers.nccl_log import read_nccl_log
+
+    found = expected_busbw_gbps(read_nccl_log(Path(path)))
+    if found is None:
+        raise GpuprofError(
+            f"{path} states neither a bandwidth that NCCL planned nor one that was measured",
+            hint="record it with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING",
+        )
+    return found * 1e9
+
+
+def _table(name: str, fabric: Fabric) -> list[Estimate]:
+    from gpuprof.analyzers.collective_kinds import CollectiveKind
+    from gpuprof.analyzers.fabric import estimate
+
+    kind = CollectiveKind[name.upper().replace("-", "_")]
+    return [estimate(kind, size, fabric) for size in SIZES]
+
+
+def _items(given: dict[str, Any], fabric: Fabric) -> list[Item]:
+    from gpuprof.analyzers.communication_plan import Layout, Model, plan
+
+    wants_activations = given["tensor"] > 1 or given["pipeline"] > 1 or given["expert"] > 1
+    if wants_activations and not (given["hidden"] and given["sequence"]):
+        raise GpuprofError(
+            "tensor, expert and pipeline parallelism send activations",
+            hint="give --hidden and --sequence",
+        )
+    if not given["params"] and not wants_activations:
+        return []
+    if not given["params"]:
+        raise GpuprofError("the size of the model is missing", hint="give --params")
+    model = Model(
+        parameters=given["params"],
+        layers=given["layers"],
+        hidden=given["hidden"] or 0,
+        sequence=given["sequence"] or 0,
+        micro_batch=given["micro_batch"],
+        experts_per_token=given["experts_per_token"],
+        parameter_bytes=given["element_bytes"],
+        gradient_bytes=given["element_bytes"],
+    )
+    layout = Layout(
+        strategy=given["strategy"],
+        tensor=given["tensor"],
+        pipeline=given["pipeline"],
+        expert=given["expert"],
+        accumulate=given["accumulate"],
+    )
+    try:
+        return plan(model, layout, fabric)
+    except ValueError as error:
+        raise GpuprofError(str(error), hint="change --tensor or --pipeline") from error
+
+
+def _said(
+    given: dict[str, Any], fabric: Fabric, rows: list[Estimate], items: list[Item]
+) -> list[str]:
+    where = "one node" if fabric.nodes == 1 else f"{fabric.nodes} nodes of {fabric.per_node}"
+    source = f", {fabric.source}" if fabric.source else ""
+    lines = [f"{given['collective']} over {fabric.ranks} ranks on {where}{source}"]
+    lines.append(f"{'size':>10}{'time':>12}{'busbw GB/s':>12}  regime")
+    for row in rows:
+        bus = f"{row.busbw_bytes_per_s / 1e9:.1f}" if row.busbw_bytes_per_s else "-"
+        lines.append(f"{_size(row.size_bytes):>10}{_time(row.time_ns):>12}{bus:>12}  {row.regime}")
+    half = rows[0].half_bytes
+    if half:
+        latency = _time(rows[0].latency_ns)
+        lines.append(f"Latency {latency}; half of the bandwidth is reached at {_size(half)}.")
+    if not items:
+        return lines
+    lines += ["", f"{'a step sends':38}{'calls':>7}{'of':>10}{'each':>12}{'in all':>12}"]
+    total = 0.0
+    for item in items:
+        call = item.call
+        lines.append(
+            f"{item.what:38}{item.calls:>7}{_size(call.size_bytes):>10}{_time(call.time_ns):>12}"
+            f"{_time(item.total_ns):>12}"
+        )
+        total += item.total_ns or 0.0
+    lines.append(f"{'together, one after the other':38}{_time(total):>41}")
+    if given["step_ms"]:
+        share = total / 1e6 / (given["step_ms"] + total / 1e6)
+        lines.append(
+            f"Beside {given['step_ms']:g} ms of computing that is {share:.0%} of the step where"
+            " nothing overlaps, and nothing where all of it does."
+        )
+    return lines
+
+
+def _json(given: dict[str, Any], fabric: Fabric, rows: list[Estimate], items: list[Item]) -> str:
+    import msgspec
+
+    calls = [
+        {
+            "what": item.what,
+            "calls": item.calls,
+            "kind": item.call.kind.name.lower().replace("_", "-"),
+            "ranks": item.call.ranks,
+            "size_bytes": item.call.size_bytes,
+            "time_us": _us(item.call.time_ns),
+            "total_us": _us(item.total_ns),
+            "regime": item.call.regime,
+        }
+        for item in items
+    ]
+    table = [
+        {
+            "size_bytes": row.size_bytes,
+            "time_us": _us(row.time_ns),
+            "latency_us": _us(row.latency_ns),
+            "busbw_gb_per_s": row.busbw_bytes_per_s and round(row.busbw_bytes_per_s / 1e9, 3),
+            "regime": row.regime,
+        }
+        for row in rows
+    ]
+    document = {
+        "ranks": fabric.ranks,
+        "per_node": fabric.per_node,
+        "collective": given["collective"],
+        "source": fabric.source,
+        "table": table,
+        "step": calls,
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def _us(time_ns: float | None) -> float | None:
+    return None if time_ns is None else round(time_ns / 1e3, 3)
+
+
+def _size(size: float) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} B"
+
+
+def _time(time_ns: float | None) -> str:
+    if time_ns is None:
+        return "-"
+    if time_ns >= 1e6:
+        return f"{time_ns / 1e6:.2f} ms"
+    return f"{time_ns / 1e3:.1f} µs"
