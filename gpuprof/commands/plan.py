@@ -24,7 +24,7 @@ def plan() -> None:
     """Say what a run will take before it is started.
 
     \b
-    Example:
+    Examples:
       gpuprof plan communication --ranks 16 --device H100 --network-gbps 3200 --params 8b
     """
 
