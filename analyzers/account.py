@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.budget import StepBudget, Work, device_work, step_budget
 from gpuprof.analyzers.cpu import cpu_work
+from gpuprof.analyzers.cut import missing_spans
 from gpuprof.analyzers.distil import build_program
 from gpuprof.analyzers.host import HostActivity, host_activity
 from gpuprof.analyzers.intervals import empty
@@ -151,7 +152,8 @@ class _Parts:
 def _account_device(parts: _Parts, index: int, events: I64) -> DeviceAccount:
     launches = parts.launches
     whole = int(launches.start_ns[events].min()), int(launches.end_ns[events].max())
-    steps = steps_on_device(parts.marks, launches, events, whole)
+    missing = missing_spans(parts.trace, launches, parts.marks)
+    steps = steps_on_device(parts.marks, launches, events, whole, missing)
     work = device_work(launches, events, parts.collective, parts.copy)
     budget = step_budget(steps, work, events, parts.collective, launches, parts.host)
     program = build_program(
@@ -178,7 +180,9 @@ def _account_cpu(parts: _Parts) -> DeviceAccount:
     start = parts.trace.start_ns[rows]
     end = start + parts.trace.dur_ns[rows]
     whole = (int(start.min()), int(end.max())) if len(rows) else (0, 0)
-    steps = steps_on_host(parts.marks, whole)
+    steps = steps_on_host(
+        parts.marks, whole, missing_spans(parts.trace, parts.launches, parts.marks)
+    )
     work = cpu_work(parts.trace, parts.host)
     nothing = np.zeros(0, np.int64)
     budget = step_budget(steps, work, nothing, parts.collective, parts.launches, parts.host)
@@ -186,11 +190,11 @@ def _account_cpu(parts: _Parts) -> DeviceAccount:
 
 
 def _unknown(device: DeviceAccount, trace: Trace) -> DeviceAccount:
-    steps = device.budget.steps
+    steps = replace(device.budget.steps, keep=np.ones(len(device.budget.steps), np.bool_))
     per_step = {bucket: np.zeros_like(steps.start_ns) for bucket in device.budget.per_step_ns}
     per_step["unknown"] = steps.end_ns - steps.start_ns
     work = Work(empty(), empty(), empty())
-    budget = replace(device.budget, work=work, per_step_ns=per_step)
+    budget = replace(device.budget, steps=steps, work=work, per_step_ns=per_step)
     name = trace.meta.devices[0].name if trace.meta.devices else ""
     return replace(device, name=name, budget=budget, program=None, pricing=None)
 

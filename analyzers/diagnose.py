@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuprof.analyzers.about import data_warnings, facts_table, input_file
-from gpuprof.analyzers.account import RankAccount, account_rank
+from gpuprof.analyzers.account import CPU, RankAccount, account_rank
 from gpuprof.analyzers.bound import find_bound
 from gpuprof.analyzers.causes import CAUSES
 from gpuprof.analyzers.causes.base import Cause, RunView, Verdict
@@ -17,8 +17,9 @@ from gpuprof.analyzers.joint import joint_pricing
 from gpuprof.analyzers.pricing import Pricing, trusted
 from gpuprof.analyzers.rank_summary import summarize
 from gpuprof.analyzers.ranks import compare_summaries
-from gpuprof.analyzers.recorded import RECORD_GPU, missing_work, recording_warnings
+from gpuprof.analyzers.recorded import TOO_FEW_STEPS, missing_work, recording_warnings, remedy
 from gpuprof.analyzers.sources import OtherSources, Verdicts, findings_of, join
+from gpuprof.analyzers.steps import WARM_UP_STEPS
 from gpuprof.analyzers.summary import (
     device_roofline,
     headline,
@@ -84,6 +85,11 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         if lines is not None:
             account = account.with_lines(account_rank(lines, rank))
         accounts.append(account)
+    accounts, cut = _without_cut_ranks(accounts)
+    warnings += cut
+    if not missing and not any(_is_whole(account) for account in accounts):
+        missing = TOO_FEW_STEPS
+        accounts = [account.without_account() for account in accounts]
     first = accounts[0]
     roofline = device_roofline(first, first.main)
     comparison = joint = None
@@ -103,6 +109,31 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         missing=missing,
     )
     return view, warnings + [w for account in accounts for w in data_warnings(account)]
+
+
+def _is_whole(account: RankAccount) -> bool:
+    """Whether enough steps are known: of a file that is cut off fewer than `WARM_UP_STEPS` do not
+    say what is usual."""
+    known = int(np.count_nonzero(account.main.steps.keep))
+    return known >= WARM_UP_STEPS or not account.trace.meta.truncated
+
+
+def _without_cut_ranks(accounts: list[RankAccount]) -> tuple[list[RankAccount], list[str]]:
+    """Leaves out ranks whose file ends before steps of theirs are whole, if there are others; or
+    before their first kernel, which makes them look as if the CPU were their device."""
+    on_device = any(account.main.index != CPU for account in accounts)
+    kept, warnings = [], []
+    for account in accounts:
+        lacks_device = on_device and account.main.index == CPU and account.trace.meta.truncated
+        if _is_whole(account) and not lacks_device:
+            kept.append(account)
+        else:
+            before = "its first kernel" if lacks_device else "the end of its third step"
+            warnings.append(
+                f"rank {account.rank} is left out: {account.trace.meta.path} is cut off before"
+                f" {before}"
+            )
+    return (kept, warnings) if kept else (accounts, [])
 
 
 def diagnose(
@@ -195,7 +226,8 @@ def _by_rank(traces: Sequence[Trace]) -> tuple[list[tuple[int, Trace]], list[str
 def _judge_all(view: RunView, causes: Sequence[Cause], warnings: list[str]) -> Verdicts:
     if view.missing:
         known = [cause.id for cause in causes if cause.number is not None]
-        nothing = [NotJudged(cause=i, missing=view.missing, command=RECORD_GPU) for i in known]
+        command = remedy(view.missing)
+        nothing = [NotJudged(cause=i, missing=view.missing, command=command) for i in known]
         return Verdicts((), (), tuple(nothing))
     findings: list[Finding] = []
     ruled_out: list[RuledOut] = []
@@ -225,7 +257,7 @@ def _judged(cause: Cause, view: RunView, warnings: list[str]) -> Verdict:
 
 
 def _unknown(missing: str) -> Bound:
-    return Bound(class_="unknown", why=f"{missing[:1].upper()}{missing[1:]}; {RECORD_GPU}")
+    return Bound(class_="unknown", why=f"{missing[:1].upper()}{missing[1:]}; {remedy(missing)}")
 
 
 def _replay_summary(view: RunView) -> ReplaySummary:

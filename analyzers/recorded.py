@@ -24,6 +24,11 @@ may hold a window that one rank recorded a little later."""
 
 RECORD_GPU = "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 
+GIVE_WHOLE_FILE = "give the whole file (was it copied while it was still being written?)"
+
+_CUT = "the file is cut off"
+TOO_FEW_STEPS = f"{_CUT}, and fewer than three of its steps are whole"
+
 
 def missing_work(traces: Sequence[Trace]) -> str:
     """Why the busy time of a run's device isn't in its traces; "" where it is."""
@@ -50,8 +55,15 @@ def _sign_of_gpu(trace: Trace) -> str:
     if trace.name_mask(_GPU_OPERATOR.match).any():
         return "there are operators that only run on a GPU"
     if meta.truncated and meta.devices:
-        return f"it names {named or 'a GPU'}, and the file is cut off"
+        return f"it names {named or 'a GPU'}, and {_CUT}"
+    if meta.truncated and not meta.lists_devices:
+        return f"{_CUT} where kernels would come, and does not say whether there was a GPU"
     return ""
+
+
+def remedy(missing: str) -> str:
+    """What to do about what `missing_work` says, or about `TOO_FEW_STEPS`."""
+    return GIVE_WHOLE_FILE if _CUT in missing else RECORD_GPU
 
 
 def recording_warnings(traces: Sequence[Trace]) -> list[str]:

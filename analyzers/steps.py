@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuprof.analyzers.intervals import Spans, covered
 from gpuprof.analyzers.launches import Launches
 from gpuprof.trace import Category, Trace
 
@@ -35,6 +36,8 @@ WARM_UP_STEPS = 3
 CUT_OFF_FRAC = 0.8
 """A last step with fewer than 80 % of the usual device events was cut off by the end of the
 window (the same share as the TensorBoard plugin used)."""
+
+CUT_OFF = "cut off by the end of the file"
 
 MIN_REPEATS = 3
 """A marker must come back at least this often before its period is taken for a step."""
@@ -106,15 +109,24 @@ def find_marks(trace: Trace) -> Marks:
     return _repeating(trace) or Marks("none", (), _empty(), _empty(), -1)
 
 
-def steps_on_host(marks: Marks, whole: tuple[int, int]) -> Steps:
-    """The steps of a run whose device is the CPU: the host spans, without gaps between them."""
+def steps_on_host(marks: Marks, whole: tuple[int, int], missing: Spans | None = None) -> Steps:
+    """The steps of a run whose device is the CPU: the host spans, without gaps between them.
+
+    missing: what the recording does not tell (see `gpuprof.analyzers.cut`), None for nothing.
+    """
     if marks.source == "none" or not len(marks.start_ns):
-        return _single(whole, whole)
+        return _single(whole, whole, missing)
     start, end = _contiguous(marks.start_ns, marks.end_ns)
-    return _judged(marks, start, end, np.ones(len(start), np.int64))
+    return _judged(marks, start, end, np.ones(len(start), np.int64), missing)
 
 
-def steps_on_device(marks: Marks, launches: Launches, events: I64, whole: tuple[int, int]) -> Steps:
+def steps_on_device(
+    marks: Marks,
+    launches: Launches,
+    events: I64,
+    whole: tuple[int, int],
+    missing: Spans | None = None,
+) -> Steps:
     """The steps of one device.
 
     Args:
@@ -122,9 +134,13 @@ def steps_on_device(marks: Marks, launches: Launches, events: I64, whole: tuple[
         launches: The launches of the whole trace.
         events: Which of its device rows ran on this device, (k,), ordered by start, not empty.
         whole: Start and end of the device's activity, used where there are no marks.
+        missing: Time of the host whose launches the recording lacks (see
+            `gpuprof.analyzers.cut`), None where it is whole.
     """
     if marks.source == "none" or not len(marks.start_ns):
-        return _single(whole, (int(launches.call_start_ns[events].min(initial=whole[0])), whole[1]))
+        return _single(
+            whole, (int(launches.call_start_ns[events].min(initial=whole[0])), whole[1]), missing
+        )
     issued_start, issued_end = _contiguous(marks.start_ns, marks.end_ns)
     n_steps = len(issued_start)
     known = launches.known[events]
@@ -145,7 +161,7 @@ def steps_on_device(marks: Marks, launches: Launches, events: I64, whole: tuple[
     if backlog > start[0]:
         # The device was still busy with work from before the window.
         start[0] = min(backlog, int(end[0]))
-    return _judged(marks, start, end, counts)
+    return _judged(marks, start, end, counts, missing)
 
 
 def _backlog_end(launches: Launches, events: I64) -> int:
@@ -237,12 +253,21 @@ def _contiguous(start: I64, end: I64) -> tuple[I64, I64]:
     return start, np.concatenate((start[1:], end[-1:]))
 
 
-def _judged(marks: Marks, start: I64, end: I64, counts: I64) -> Steps:
+def _judged(marks: Marks, start: I64, end: I64, counts: I64, missing: Spans | None) -> Steps:
     length = end - start
+    host_start, host_end = _contiguous(marks.start_ns, marks.end_ns)
     why: dict[int, str] = {}
+    if missing is not None:
+        cut = covered(missing, host_start, host_end) > 0
+        cut[1:] |= cut[:-1]  # where the step before it ended is not known either
+        why = {int(i): CUT_OFF for i in np.flatnonzero(cut)}
+    n_cut = len(why)
     last = len(length) - 1
-    if last >= 1 and (
-        counts[last] == 0 or counts[last] < CUT_OFF_FRAC * float(np.median(counts[:last]))
+    before = [i for i in range(last) if i not in why]
+    if (
+        before
+        and last not in why
+        and (counts[last] == 0 or counts[last] < CUT_OFF_FRAC * float(np.median(counts[before])))
     ):
         why[last] = "cut off by the end of the window"
     others = [i for i in range(1, last + 1) if i not in why]
@@ -255,15 +280,15 @@ def _judged(marks: Marks, start: I64, end: I64, counts: I64) -> Steps:
     for i in range(len(length)):
         if length[i] <= 0:
             why.setdefault(i, "no time passed in it")
-    if len(why) == len(length):
+    if len(why) == len(length) and not n_cut:
         why = {}
     keep = np.array([i not in why for i in range(len(length))], dtype=np.bool_)
-    host_start, host_end = _contiguous(marks.start_ns, marks.end_ns)
     labels = marks.labels
     return Steps(marks.source, labels, host_start, host_end, start, end, keep, why)
 
 
-def _single(whole: tuple[int, int], host: tuple[int, int]) -> Steps:
+def _single(whole: tuple[int, int], host: tuple[int, int], missing: Spans | None) -> Steps:
+    """The whole recording as one step; of a part of it nothing can be said."""
     return Steps(
         source="none",
         labels=("whole recording",),
@@ -271,8 +296,8 @@ def _single(whole: tuple[int, int], host: tuple[int, int]) -> Steps:
         host_end_ns=np.array([host[1]], np.int64),
         start_ns=np.array([whole[0]], np.int64),
         end_ns=np.array([whole[1]], np.int64),
-        keep=np.ones(1, np.bool_),
-        why={},
+        keep=np.full(1, missing is None),
+        why={} if missing is None else {0: CUT_OFF},
     )
 
 

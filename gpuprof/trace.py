@@ -111,6 +111,8 @@ class TraceMeta:
     span_ns: tuple[int, int] | None
     """Start and end of the profiler's own "PyTorch Profiler" span, if it was recorded."""
     truncated: bool = False
+    lists_devices: bool = True
+    """Whether the file has a list of GPUs, even if it is empty."""
 
 
 @dataclass(frozen=True, slots=True)

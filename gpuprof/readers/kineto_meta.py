@@ -58,4 +58,5 @@ def trace_meta(
         is_rocm=rocm,
         span_ns=span_ns,
         truncated=truncated,
+        lists_devices="deviceProperties" in header,
     )
