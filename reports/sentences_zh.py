@@ -77,6 +77,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{path} is empty and is left out", "{path} 是空的，未使用"),
     ("the work of the GPU was not recorded: there is no kernel in the trace, but {sign}", "没有记录 GPU 的工作：追踪里没有内核，但{sign}"),
     ("cut off by the end of the window", "被窗口末尾截断"),
+    ("cut off by the end of the file", "被文件末尾截断"),
     ("warm-up: {n} times the usual length", "预热：长度是平常的 {n} 倍"),
     ("no time passed in it", "其中没有经过时间"),
     ("in the training process", "在训练进程中"),
