@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpuprof.analyzers.collective_kinds import CollectiveKind
 from gpuprof.analyzers.exposed import ExposedCollectives
 from gpuprof.analyzers.facts import RunFacts
@@ -25,6 +27,7 @@ def communication_fixes(
     table: ExposedCollectives,
     *,
     late_ranks: tuple[int, ...] = (),
+    known: Sequence[Fix] = (),
     waits: bool = False,
     transfers: bool = True,
     on_device: bool = True,
@@ -35,13 +38,14 @@ def communication_fixes(
         facts: What the run does already.
         table: The collectives of the rank that they hold up most.
         late_ranks: Ranks that make the others wait.
+        known: What to do about what makes them late, where that is known.
         waits: Most of the time is waiting for ranks of which none is always late.
         transfers: The transfer itself takes enough to be worth a change.
         on_device: Collectives run on the device, not on threads of the host.
     """
     fixes: list[Fix] = []
     if late_ranks:
-        fixes.append(_mend_late(late_ranks))
+        fixes += known or [_mend_late(late_ranks)]
     elif waits:
         fixes.append(_even_out())
     if not transfers and fixes:

@@ -14,6 +14,7 @@ from gpuprof.analyzers.causes import CAUSES
 from gpuprof.analyzers.causes.base import Cause, RunView, Verdict
 from gpuprof.analyzers.facts import find_facts
 from gpuprof.analyzers.joint import joint_pricing
+from gpuprof.analyzers.late_reasons import parts_by_rank
 from gpuprof.analyzers.pricing import Pricing, trusted
 from gpuprof.analyzers.rank_summary import summarize
 from gpuprof.analyzers.ranks import compare_summaries
@@ -28,6 +29,7 @@ from gpuprof.analyzers.summary import (
     rank_summaries,
     steps_summary,
 )
+from gpuprof.analyzers.why_late import RankParts
 from gpuprof.analyzers.without_trace import diagnose_without_trace
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import (
@@ -93,9 +95,11 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
     first = accounts[0]
     roofline = device_roofline(first, first.main)
     comparison = joint = None
+    parts: dict[int, RankParts] = {}
     if len(accounts) > 1:
         summaries = [summarize(account) for account in accounts]
         comparison = compare_summaries(summaries)
+        parts = parts_by_rank(summaries)
         joint = joint_pricing(
             [account.main.pricing for account in accounts], summaries, comparison.clock_offset_ns
         )
@@ -107,6 +111,7 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         comparison=comparison,
         joint=joint,
         missing=missing,
+        parts=parts,
     )
     return view, warnings + [w for account in accounts for w in data_warnings(account)]
 

@@ -12,7 +12,7 @@ critical.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.facts import RunFacts
 from gpuprof.analyzers.pricing import Price, trusted
 from gpuprof.analyzers.roofline import RooflineSummary
+from gpuprof.analyzers.why_late import RankParts
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import (
     CAUSES,
@@ -60,6 +61,7 @@ Verdict = Finding | RuledOut | NotJudged
 class RunView:
     """A run, accounted. ranks: at least one. comparison: None with a single rank. joint: the
     pricing of all ranks together, None with a single rank or where they can't be replayed so.
+    parts: rank -> what it does in an average step, empty with a single rank.
     missing: why the busy time of the device isn't in the recording, "" where it is; then nothing
     is judged."""
 
@@ -70,6 +72,7 @@ class RunView:
     comparison: RankComparison | None = None
     joint: JointPricing | None = None
     missing: str = ""
+    parts: Mapping[int, RankParts] = field(default_factory=dict)
 
     @property
     def first(self) -> RankAccount:

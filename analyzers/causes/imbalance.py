@@ -37,6 +37,7 @@ from gpuprof.analyzers.collective_kinds import CollectiveKind
 from gpuprof.analyzers.communication_fixes import named_ranks
 from gpuprof.analyzers.exposed import exposed_collectives
 from gpuprof.analyzers.imbalance import bubble_frac
+from gpuprof.analyzers.late_reasons import kernels_of
 from gpuprof.analyzers.wording import percent
 from gpuprof.analyzers.work_skew import (
     Bubble,
@@ -96,6 +97,7 @@ def judge(run: RunView) -> Verdict:
         confidence=confidence(run, share, gain, certain=0.93 if uneven else 0.8),
         evidence=[
             *(_skew_evidence(skew, "rank") if uneven or bubble is None else []),
+            *(_kernel_evidence(run, skew) if uneven else []),
             *(_bubble_evidence(bubble) if bubble is not None else []),
         ],
         fixes=_fixes(run, skew, bubble, uneven),
@@ -222,6 +224,14 @@ def _skew_evidence(skew: Skew, worker: str) -> list[Evidence]:
             )
         )
     return evidence
+
+
+def _kernel_evidence(run: RunView, skew: Skew) -> list[Evidence]:
+    """Whether the rank that computes longest has more kernels, larger ones, or a slower device."""
+    if skew.pattern == "data":  # another rank in each step: the mean over steps tells nothing
+        return []
+    found = kernels_of(run.parts, skew.labels[skew.heaviest])
+    return [found] if found is not None else []
 
 
 def _bubble_evidence(bubble: Bubble) -> list[Evidence]:

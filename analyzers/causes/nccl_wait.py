@@ -57,6 +57,7 @@ from gpuprof.analyzers.late_ranks import (
     without_lateness,
     without_transfers,
 )
+from gpuprof.analyzers.late_reasons import evidence_of, fixes_of
 from gpuprof.analyzers.places import lines_of, records_lines
 from gpuprof.analyzers.ranks import RankComparison
 from gpuprof.analyzers.wording import percent
@@ -158,6 +159,7 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
             run.facts,
             table,
             late_ranks=late,
+            known=fixes_of(run.parts, [one.rank for one in comparison.late if one.rank in late]),
             waits=waiting >= MOSTLY * share,
             transfers=share - waiting >= run.named_from,
             on_device=run.has_device,
@@ -252,6 +254,7 @@ def _who_is_late(run: RunView, comparison: RankComparison, late: tuple[int, ...]
         if not one.lasting:
             text += "; too few steps were recorded to say that it is late in others too"
         evidence.append(Evidence(text=text + ".", value=round(one.share, 4), unit="share of step"))
+        evidence += evidence_of(run.parts, one.rank, late)
         held = held_up_by(run.ranks, late, one.rank)
         if held is not None:
             bucket, own_ms, others_ms = held

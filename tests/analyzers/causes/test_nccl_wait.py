@@ -175,14 +175,15 @@ def test_a_late_rank_is_named_with_what_holds_it_up() -> None:
     said = texts(found.evidence)
     assert "Rank 2 was late in 6 of 6 steps" in said
     assert "idle after blocking calls, the others" in said
-    assert found.fixes[0].title == "Find what makes rank 2 late"
+    assert "spends longer in host code, launches and blocking calls: 0.5" in said
+    assert found.fixes[0].title == "Take from rank 2 what only it does on the host"
 
 
 def test_advice_about_transfer_is_kept_for_transfers() -> None:
     """With 30 µs of transfer a step a faster link helps nobody."""
     found = nccl_wait.judge(view(*ranks_with_late(2, transfer_us=30)))
     assert isinstance(found, Finding)
-    assert [fix.title for fix in found.fixes] == ["Find what makes rank 2 late"]
+    assert [fix.title for fix in found.fixes] == ["Take from rank 2 what only it does on the host"]
 
 
 def test_two_late_ranks_are_both_named() -> None:
