@@ -223,7 +223,8 @@ def kill_injector(options: argparse.Namespace) -> None:
     """The injector itself, killed within its few milliseconds, in a tight loop."""
     generator = random.Random(options.seed)
     program = (
-        "import sys\nfrom gpuprof.attach.inject import inject, boot_line, wipe\n"
+        "import sys\nfrom gpuprof.attach.inject import inject, boot_line\n"
+        "from gpuprof.attach.trampoline import wipe\n"
         "pid = int(sys.argv[1])\nprint(flush=True)\nfor _ in range(1000):\n"
         "    done = inject(pid, boot_line('/nowhere', pid))\n    while not wipe(pid, done): pass"
     )
@@ -251,7 +252,8 @@ def kill_injector(options: argparse.Namespace) -> None:
 
 def versions(options: argparse.Namespace) -> None:
     """Injection alone, where torch is missing."""
-    from gpuprof.attach.inject import boot_line, inject, wipe
+    from gpuprof.attach.inject import boot_line, inject
+    from gpuprof.attach.trampoline import wipe
 
     for python in options.pythons:
         with tempfile.TemporaryDirectory() as name:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof.attach import access, mailbox
-from gpuprof.attach.inject import Injection, boot_line, wipe
+from gpuprof.attach.inject import boot_line
 from gpuprof.attach.mailbox import Mailbox
 from gpuprof.attach.targets import Target
+from gpuprof.attach.trampoline import Injection, wipe
 from gpuprof.errors import GpuprofError
 
 HELPER_S = 20.0

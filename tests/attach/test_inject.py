@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.attached import IDLE, PATIENCE_S, wait_until
-from gpuprof.attach import inject
+from gpuprof.attach import inject, trampoline
 from gpuprof.errors import GpuprofError
 
 # Counts until a file says that it is enough, or to a given number, and tells how far it came.
@@ -71,7 +71,7 @@ def test_a_computation_goes_on_bit_by_bit(tmp_path: Path, start, needs_ptrace: N
         done = inject.inject(child.pid, line)
         wait_until(lambda: ran.exists() and ran.stat().st_size > number, "the line ran")  # noqa: B023
         assert done.thread == child.pid
-        inject.wipe(child.pid, done, has_run=True)
+        trampoline.wipe(child.pid, done, has_run=True)
     (tmp_path / "enough").touch()
     assert child.wait(PATIENCE_S) == 0
     disturbed = (tmp_path / "result").read_text()
@@ -126,7 +126,7 @@ def test_the_padding_is_zero_again(start, needs_ptrace: None, tmp_path: Path) ->
     """What was written into the target's page of code is taken back."""
     child = start(IDLE)
     done = inject.inject(child.pid, inject.boot_line(agent(tmp_path, "pass"), child.pid))
-    wait_until(lambda: inject.wipe(child.pid, done), "the borrowed thread has left")
+    wait_until(lambda: trampoline.wipe(child.pid, done), "the borrowed thread has left")
     with Path(f"/proc/{child.pid}/mem").open("rb", buffering=0) as memory:
         assert os.pread(memory.fileno(), done.size, done.address) == bytes(done.size)
 
