@@ -61,7 +61,8 @@ class DeviceAccount:
 @dataclass(frozen=True, slots=True)
 class RankAccount:
     """One rank. is_communication, is_copy, is_transfer: kind of each device row, (n_device,);
-    a transfer is a copy between host and device. attribution: the account of a window with stacks,
+    a transfer is a copy between host and device. profiler: what recording cost the host.
+    attribution: the account of a window with stacks,
     whose times are distorted."""
 
     rank: int
@@ -74,6 +75,7 @@ class RankAccount:
     is_copy: Bools
     is_transfer: Bools
     devices: tuple[DeviceAccount, ...]
+    profiler: ProfilerCost
     attribution: RankAccount | None = None
 
     @property
@@ -133,6 +135,7 @@ def account_rank(trace: Trace, rank: int) -> RankAccount:
         copy,
         transfer,
         devices or (_account_cpu(parts),),
+        cost,
     )
 
 
@@ -186,7 +189,7 @@ def _account_cpu(parts: _Parts) -> DeviceAccount:
     work = cpu_work(parts.trace, parts.host)
     nothing = np.zeros(0, np.int64)
     budget = step_budget(steps, work, nothing, parts.collective, parts.launches, parts.host)
-    return DeviceAccount(CPU, None, "CPU", nothing, budget, None, SerialPricing(budget))
+    return DeviceAccount(CPU, None, "CPU", nothing, budget, None, SerialPricing(budget, parts.cost))
 
 
 def _unknown(device: DeviceAccount, trace: Trace) -> DeviceAccount:

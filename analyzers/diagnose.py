@@ -19,6 +19,7 @@ from gpuprof.analyzers.pricing import Pricing, trusted
 from gpuprof.analyzers.rank_summary import summarize
 from gpuprof.analyzers.ranks import compare_summaries
 from gpuprof.analyzers.recorded import TOO_FEW_STEPS, missing_work, recording_warnings, remedy
+from gpuprof.analyzers.recorded_window import recorded_window, recording_cost, window_warnings
 from gpuprof.analyzers.sources import OtherSources, Verdicts, findings_of, join
 from gpuprof.analyzers.steps import WARM_UP_STEPS
 from gpuprof.analyzers.summary import (
@@ -42,6 +43,7 @@ from gpuprof.diagnosis import (
     RuledOut,
     RunSummary,
 )
+from gpuprof.run import RankRecord
 from gpuprof.trace import Trace
 
 Progress = Callable[[str, int, int], None]
@@ -53,13 +55,14 @@ class Recorded:
 
     traces: one a rank, their times are used. attribution: rank -> a trace of later steps with
     stacks and shapes, used for lines only. cores: CPU cores that a process of the run may use.
-    other: recordings beside the traces.
+    other: recordings beside the traces. records: what gpuprof's own recorder noted of each rank.
     """
 
     traces: tuple[Trace, ...]
     attribution: dict[int, Trace] = field(default_factory=dict)
     cores: int | None = None
     other: OtherSources = field(default_factory=OtherSources)
+    records: dict[int, RankRecord] = field(default_factory=dict)
 
 
 def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunView, list[str]]:
@@ -103,6 +106,11 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         joint = joint_pricing(
             [account.main.pricing for account in accounts], summaries, comparison.clock_offset_ns
         )
+    told = {
+        rank: recorded_window(recorded.records[rank], trace.meta.path)
+        for rank, trace in traces
+        if rank in recorded.records
+    }
     view = RunView(
         ranks=tuple(accounts),
         roofline=roofline,
@@ -112,7 +120,9 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         joint=joint,
         missing=missing,
         parts=parts,
+        told=told,
     )
+    warnings += window_warnings(told)
     return view, warnings + [w for account in accounts for w in data_warnings(account)]
 
 
@@ -197,7 +207,7 @@ def diagnose(
         ranks=rank_summaries(accounts, waits, late),
         kernels=heaviest_kernels(view.first),
         files=(*(input_file(account.trace) for account in accounts), *recorded.other.files),
-        facts=facts_table(view.facts),
+        facts={**facts_table(view.facts), **recording_cost(view.told)},
     )
     return diagnosis, view
 

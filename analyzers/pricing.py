@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.budget import StepBudget
 from gpuprof.analyzers.host import Blocking
+from gpuprof.analyzers.idle import IdleGaps
+from gpuprof.analyzers.overhead import MAX_FRAC, ProfilerCost
 from gpuprof.analyzers.program import Program, Region
 from gpuprof.analyzers.replay import TRUSTED_ERROR, Change, Replayed, replay
 
@@ -197,10 +199,11 @@ class SerialPricing:
         "overhead": ("host", "launch", "sync", "checkpoint", "allocator", "copy"),
     }
 
-    def __init__(self, budget: StepBudget) -> None:
+    def __init__(self, budget: StepBudget, cost: ProfilerCost | None = None) -> None:
         self.budget = budget
         keep = budget.steps.keep
         self._length = (budget.steps.end_ns - budget.steps.start_ns)[keep].astype(np.float64)
+        self._profiler = _ProfilerParts.of(budget, cost)
 
     @property
     def measured_ns(self) -> float:
@@ -220,9 +223,46 @@ class SerialPricing:
     def without(self, *removed: str, profiled: bool = True) -> Price:
         keep = self.budget.steps.keep
         gone = np.zeros(len(self._length))
-        for bucket in {bucket for part in removed for bucket in self.BUCKETS[part]}:
+        buckets = {bucket for part in removed for bucket in self.BUCKETS[part]}
+        for bucket in buckets:
             gone += self.budget.per_step_ns[bucket][keep]
-        return price_of(Replayed(self._length), Replayed(self._length - gone))
+        length = self._length
+        if not profiled:
+            length = length - self._profiler.step_ns[keep]
+            if "host" in buckets:
+                gone -= self._profiler.host_ns[keep]
+        return price_of(Replayed(length), Replayed(length - gone))
+
+
+@dataclass(frozen=True, slots=True)
+class _ProfilerParts:
+    """What the profiler's records cost each step, and what of that lies in its host work, (n,)."""
+
+    step_ns: I64
+    host_ns: I64
+
+    @classmethod
+    def of(cls, budget: StepBudget, cost: ProfilerCost | None) -> _ProfilerParts:
+        steps, gaps = budget.steps, budget.gaps
+        host = np.zeros(len(steps), np.int64)
+        if cost is None:
+            return cls(host, host)
+        in_gap = gaps.parts["host"] - own_host_ns(gaps, cost)
+        step = np.searchsorted(steps.start_ns, gaps.start_ns, side="right") - 1
+        np.add.at(host, step, in_gap)
+        whole = cost.between(steps.start_ns, steps.end_ns)
+        return cls(np.maximum(whole, host), host)
+
+
+def own_host_ns(gaps: IdleGaps, cost: ProfilerCost) -> I64:
+    """The plain host work of each gap of a CPU's account, the profiler's records not counted.
+
+    The record of the operator that ends a gap is made before it begins: in the gap.
+    """
+    host = gaps.parts["host"]
+    records = cost.between(gaps.start_ns, gaps.end_ns + 1)
+    own: I64 = host - np.minimum(records, (MAX_FRAC * host).astype(np.int64))
+    return own
 
 
 def price_of(base: Replayed, changed: Replayed) -> Price:

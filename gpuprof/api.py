@@ -75,6 +75,7 @@ def analyze_paths(
         attribution=_attribution(inputs, progress),
         cores=cores if cores is not None else inputs.cores,
         other=read_others(inputs),
+        records=inputs.records,
     )
     diagnosis, view = diagnose(recorded, __version__, progress)
     if inputs.warnings:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuprof.errors import InputError
 from gpuprof.readers.files import head, shown, sniff
-from gpuprof.run import is_run, load
+from gpuprof.run import RankRecord, is_run, load
 
 MAX_FILES = 20_000
 """More files than this under one folder are no folder of traces: a home directory, a data set."""
@@ -38,7 +38,8 @@ class Inputs:
     traces: Kineto traces whose times count. attribution: traces of windows with stacks, whose
     times do not. left_out: files in folders that nothing here reads, with the reason. empty: files
     in folders that are named like traces. cores: CPU cores that each process of the run may use,
-    as a run directory says. warnings: what a run directory says of itself, and files left out.
+    as a run directory says. records: what it says of each rank. warnings: what a run directory says
+    of itself, and files left out.
     """
 
     traces: list[Path] = field(default_factory=list)
@@ -54,6 +55,7 @@ class Inputs:
     left_out: dict[Path, str] = field(default_factory=dict)
     empty: list[Path] = field(default_factory=list)
     cores: int | None = None
+    records: dict[int, RankRecord] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def is_empty(self) -> bool:
@@ -146,6 +148,7 @@ def _take_run(folder: Path, inputs: Inputs) -> None:
     if run.samples is not None and is_samples(run.samples):
         inputs.samples.append(run.samples)
     inputs.cores = run.cores
+    inputs.records.update(run.ranks)
     inputs.warnings += run.warnings
 
 

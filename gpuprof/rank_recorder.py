@@ -247,10 +247,12 @@ class RankRecorder:
         if torch is not None and not torch.done:
             with self.guard("record a step"):
                 self._step_of_windows(torch)
+        opened = torch.open_window if torch is not None else None
+        if opened is not None and torch is not None and torch.recording:
+            self._times.core.begin()
         self._last_ns = end = time.perf_counter_ns()
-        self._times.spent(
-            end - now, on_windows=bool(window or (torch is not None and torch.open_window))
-        )
+        if self.record.steps > 1:  # the first one starts the recording
+            self._times.spent(end - now, on_windows=bool(window or opened))
 
     def _first_step(self, now: int) -> None:
         """A process that turned out to train: only now is its rank certain."""
@@ -319,7 +321,7 @@ class RankRecorder:
                 raise WithheldError(_beside(reason))
         if self._parts is not None:
             self._parts.look()
-        self._times.window_ns = []
+        self._times.new_window()
         self._tell_gpus()
         number = self._counted[window.kind] = self._counted.get(window.kind, 0) + 1
         return replace(
@@ -337,7 +339,8 @@ class RankRecorder:
         return max(min(FEWEST_STEPS, window.steps), min(window.steps, fits))
 
     def _after(self, window: Window, path: Path, steps: int) -> None:
-        lengths = self._times.window_ns[:steps]
+        lengths, core = self._times.window_ns[:steps], self._times.core
+        known = core.known and bool(lengths)
         self.record.windows.append(
             run.WindowRecord(
                 kind="attribution" if window.stacks else "timing",
@@ -348,6 +351,8 @@ class RankRecorder:
                 shapes=window.shapes,
                 memory=window.memory,
                 step_ms=round(statistics.fmean(lengths) / 1e6, 4) if lengths else 0.0,
+                core_ms=round(core.on_core_ns / len(lengths) / 1e6, 4) if known else None,
+                ready_ms=round(core.ready_ns / len(lengths) / 1e6, 4) if known else None,
                 size_bytes=path.stat().st_size,
             )
         )

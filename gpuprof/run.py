@@ -68,7 +68,8 @@ class WindowRecord(msgspec.Struct, kw_only=True):
     """A window that was recorded.
 
     file: name in the run directory. first_step: number of the first recorded step, from 0.
-    step_ms: mean length of its steps.
+    step_ms: mean length of its steps. core_ms, ready_ms: what of it the thread of the loop was on a
+    core, and stood ready for one that others had; null where that is not known.
     """
 
     kind: str
@@ -79,6 +80,8 @@ class WindowRecord(msgspec.Struct, kw_only=True):
     shapes: bool = False
     memory: bool = False
     step_ms: float = 0.0
+    core_ms: float | None = None
+    ready_ms: float | None = None
     size_bytes: int = 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
+from gpuprof.core_time import CoreTime
 from gpuprof.run import Overhead
 
 RECENT_STEPS = 2000
@@ -14,14 +15,20 @@ RECENT_STEPS = 2000
 class StepTimes:
     """Lengths in ns, gpuprof's own work at the end of a step not included.
 
-    outside_ns: recent steps without a profiler. window_ns: steps of the latest window.
+    outside_ns: recent steps without a profiler. window_ns: steps of the latest window. core: what
+    the loop's thread got of a core in these.
     """
 
     def __init__(self) -> None:
         self.outside_ns: deque[int] = deque(maxlen=RECENT_STEPS)
         self.window_ns: list[int] = []
+        self.core = CoreTime()
         self._timing_ns = self._timing_steps = 0
         self._windows_ns = self._calls_ns = self._calls = 0
+
+    def new_window(self) -> None:
+        self.window_ns = []
+        self.core = CoreTime()
 
     @property
     def typical_ns(self) -> float:
@@ -31,6 +38,7 @@ class StepTimes:
     def in_window(self, length_ns: int, *, counts: bool) -> None:
         """Adds a recorded step; counts: whether the window's times are used."""
         self.window_ns.append(length_ns)
+        self.core.end()
         if counts:
             self._timing_ns += length_ns
             self._timing_steps += 1

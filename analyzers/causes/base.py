@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.facts import RunFacts
 from gpuprof.analyzers.pricing import Price, trusted
+from gpuprof.analyzers.recorded_window import RecordedWindow
 from gpuprof.analyzers.roofline import RooflineSummary
 from gpuprof.analyzers.why_late import RankParts
 from gpuprof.analyzers.wording import percent
@@ -63,7 +64,7 @@ class RunView:
     pricing of all ranks together, None with a single rank or where they can't be replayed so.
     parts: rank -> what it does in an average step, empty with a single rank.
     missing: why the busy time of the device isn't in the recording, "" where it is; then nothing
-    is judged."""
+    is judged. told: rank -> what gpuprof's own recorder says of the window, where it recorded."""
 
     ranks: tuple[RankAccount, ...]
     roofline: RooflineSummary
@@ -73,6 +74,7 @@ class RunView:
     joint: JointPricing | None = None
     missing: str = ""
     parts: Mapping[int, RankParts] = field(default_factory=dict)
+    told: Mapping[int, RecordedWindow] = field(default_factory=dict)
 
     @property
     def first(self) -> RankAccount:
@@ -91,6 +93,12 @@ class RunView:
     @property
     def has_steps(self) -> bool:
         return self.first.main.steps.source != "none"
+
+    @property
+    def ready_frac(self) -> float:
+        """Share of the recorded time that a thread of the loop stood ready while other processes
+        had its core: that of the rank that had it worst, 0 where it was not recorded."""
+        return max((window.ready_frac for window in self.told.values()), default=0.0)
 
     @property
     def named_from(self) -> float:

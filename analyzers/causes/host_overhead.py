@@ -37,6 +37,8 @@ from gpuprof.analyzers.causes.base import (
 from gpuprof.analyzers.causes.small_batch import may_grow
 from gpuprof.analyzers.intervals import Spans, covered, subtract, union
 from gpuprof.analyzers.places import lines_of
+from gpuprof.analyzers.recorded_window import READY_FROM
+from gpuprof.analyzers.recurring import recurring_host_ns
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
 from gpuprof.trace import Category
@@ -86,6 +88,10 @@ def judge(run: RunView) -> Verdict:
             why=f"the host is late for {percent(share)} of the recorded step, about as much as the"
             " profiler's own records cost it",
         )
+    if not run.has_device:
+        ruled_out = _passing(run, share, unprofiled)
+        if ruled_out is not None:
+            return ruled_out
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
     who = "device waits for the host" if run.has_device else "CPU is busy outside of operators"
     return finding(
@@ -98,6 +104,34 @@ def judge(run: RunView) -> Verdict:
         fixes=_fixes(run, worst),
         where=_where(worst.lines),
         ranks=run.ranks_with(*BUCKETS),
+    )
+
+
+def _passing(run: RunView, share: float, unprofiled: Gain | None) -> RuledOut | None:
+    """Where the CPU is the device: time outside of operators that is no fault of the code. It is
+    the profiler's, or other processes', that had the core meanwhile."""
+    if unprofiled is not None and unprofiled.reduction < run.named_from:
+        return RuledOut(
+            cause=ID,
+            why=f"{percent(share)} of the recorded step passes outside of operators, and"
+            f" {percent(unprofiled.reduction)} without the profiler's own records; named from"
+            f" {percent(run.named_from)}",
+        )
+    if run.ready_frac < READY_FROM:
+        return None
+    recurring = [recurring_host_ns(rank) for rank in run.ranks]
+    known = [ns for ns in recurring if ns is not None]
+    own_ns = 1e6 * run.step_ms() * (1 - run.ready_frac)
+    if len(known) < len(recurring) or own_ns <= 0:
+        return None
+    part = sum(known) / len(known) / own_ns
+    if part >= run.named_from:
+        return None
+    return RuledOut(
+        cause=ID,
+        why=f"{percent(share)} of the step passes outside of operators, but only {percent(part)} at"
+        " the same places in each step: the rest comes and goes, and other processes had the core"
+        f" {percent(run.ready_frac)} of the time",
     )
 
 

@@ -19,7 +19,11 @@ SCRIPTS = sorted(p.name for p in FOLDER.glob("*.py") if p.name not in ("__init__
 SAME_ARITHMETIC = ("item_sync.py", "blocking_checkpoint.py")
 WRITERS = ("slow_loader.py", "blocking_checkpoint.py")
 RANKS = {"imbalance.py": 2, "late_rank.py": 2}
-RESULT = re.compile(r"^median_step_ms=\S+ mean_step_ms=\S+ steps=(\d+) final_loss=(\S+)$", re.M)
+RESULT = re.compile(
+    r"^median_step_ms=\S+ mean_step_ms=\S+ core_ms=\S+ ready_ms=\S+ steps=(\d+)"
+    r" final_loss=(\S+)$",
+    re.M,
+)
 
 
 def train(script: str, *arguments: str, scratch: Path) -> tuple[int, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fixtures.runs import FixedPricing, Job, cpu_training, plain, priced, training, view
@@ -10,6 +12,7 @@ from fixtures.views import texts
 from gpuprof.analyzers.causes import host_overhead
 from gpuprof.analyzers.causes.base import Verdict
 from gpuprof.analyzers.causes.host_overhead import FUSED_ON_CPU, FUSED_ON_GPU, _ahead
+from gpuprof.analyzers.recorded_window import RecordedWindow
 from gpuprof.diagnosis import Finding, NotJudged, RuledOut
 
 
@@ -227,3 +230,58 @@ def test_the_lines_of_the_loop_are_named() -> None:
                 job.work(50)
                 job.kernel("k", 10)
     assert [(p.file, p.line) for p in found(job).where] == [("train.py", 12)]
+
+
+def on_a_cpu(steps: int, stops_us: tuple[float, ...], *, python_us: float = 0.0) -> Job:
+    """Steps of two operators. Python takes `python_us` between them; each step stops once more, at
+    an operator that is another one in each step, for one of `stops_us` by turns."""
+    job = Job(gpu="", backend="gloo")
+    for number in range(steps):
+        begun = job.now
+        for part in range(8):
+            with job.op(f"aten::op{part}"):
+                job.work(100)
+            if part == 3:
+                job.work(python_us)
+            if part == number % 7:
+                job.work(stops_us[number % len(stops_us)])
+        job.trace.step(number, start_us=begun, dur_us=job.now - begun)
+    return job
+
+
+def busy(job: Job, ready_ms: float) -> Verdict:
+    """As judged on a machine whose other work had the core for so long of each step."""
+    seen = view(job)
+    window = RecordedWindow(
+        *(0, seen.step_ms(), None, 1.0, ready_ms, None), windows_ms=0.0, run_ms=0.0
+    )
+    return host_overhead.judge(replace(seen, told={0: window}))
+
+
+def test_a_thread_put_off_its_core_is_no_host_overhead() -> None:
+    """On a busy CPU it stops between operators too, but never at the same place twice."""
+    job = on_a_cpu(7, (150, 90))
+    assert isinstance(busy(job, 0.0), Finding)  # nothing is known of others: it is the code's
+    verdict = busy(job, 0.1)
+    assert isinstance(verdict, RuledOut)
+    assert "at the same places in each step" in verdict.why
+
+
+def test_slow_code_is_found_on_a_busy_cpu_too() -> None:
+    """It comes back at the same place in every step."""
+    assert isinstance(busy(on_a_cpu(7, (150, 90), python_us=200), 0.1), Finding)
+
+
+def test_on_a_cpu_the_profilers_own_records_are_not_the_codes() -> None:
+    """Hundreds of short operators, and between them no more than it takes to record them."""
+    job = Job(gpu="", backend="gloo")
+    for number in range(6):
+        begun = job.now
+        for _ in range(200):
+            with job.op("aten::add"):
+                job.work(18)
+            job.work(1.5)
+        job.trace.step(number, start_us=begun, dur_us=job.now - begun)
+    verdict = judged(job)
+    assert isinstance(verdict, RuledOut)
+    assert "without the profiler's own records" in verdict.why

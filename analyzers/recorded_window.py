@@ -1,0 +1,130 @@
+"""What gpuprof's own recorder says of the window that is analyzed, beside its trace.
+
+A trace holds no word of what recording it cost, nor of whether the machine was busy with other
+work; the rank's record in the run directory does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuprof.analyzers.wording import percent
+from gpuprof.run import RankRecord, SyncLine
+
+READY_FROM = 0.05
+"""From this share of its time without a core that it could have used, a thread's steps are those of
+a busy machine. An idle one shows less than 1 %."""
+
+SLOWED_FROM = 0.20
+"""From this much longer steps inside a window than outside, a reader should know."""
+
+FEWEST_OUTSIDE = 5
+"""Steps outside the windows from which their median says what a step takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWindow:
+    """The analyzed window of one rank. ms a step, None where it is not known.
+
+    step_ms: in the window. outside_ms: median outside all windows. core_ms, ready_ms: what of a
+    step in the window the loop's thread was on a core, and stood ready for one. call_us: gpuprof's
+    own work a step outside the windows. windows_ms: starting, stopping and writing all windows.
+    run_ms: the whole recording.
+    sync_lines: lines that read a tensor's values, counted in the window with stacks.
+    """
+
+    rank: int
+    step_ms: float | None
+    outside_ms: float | None
+    core_ms: float | None
+    ready_ms: float | None
+    call_us: float | None
+    windows_ms: float
+    run_ms: float
+    sync_lines: tuple[SyncLine, ...] = ()
+    sync_steps: int = 0
+
+    @property
+    def ready_frac(self) -> float:
+        if not self.ready_ms or not self.step_ms:
+            return 0.0
+        return min(self.ready_ms / self.step_ms, 1.0)
+
+
+def recorded_window(record: RankRecord, trace_path: str) -> RecordedWindow:
+    """What a rank's record says of the window in this file.
+
+    Args:
+        record: The rank's record.
+        trace_path: The trace that is analyzed.
+    """
+    name = Path(trace_path).name
+    window = next((w for w in record.windows if w.file == name), None)
+    traced = sum(w.steps + 1 for w in record.windows)
+    cost = record.overhead
+    known = cost.step_ms is not None and record.steps - traced >= FEWEST_OUTSIDE
+    return RecordedWindow(
+        rank=record.rank,
+        step_ms=window.step_ms or None if window is not None else None,
+        outside_ms=cost.step_ms if known else None,
+        core_ms=window.core_ms if window is not None else None,
+        ready_ms=window.ready_ms if window is not None else None,
+        call_us=cost.step_call_us,
+        windows_ms=cost.windows_ms,
+        run_ms=cost.run_ms,
+        sync_lines=tuple(record.sync_lines),
+        sync_steps=sum(w.steps for w in record.windows if w.stacks),
+    )
+
+
+def window_warnings(told: Mapping[int, RecordedWindow]) -> list[str]:
+    """What a reader should know before trusting the times: at most one line of a kind."""
+    found = []
+    busy = max(told.values(), key=lambda w: w.ready_frac, default=None)
+    if busy is not None and busy.ready_frac >= READY_FROM:
+        found.append(
+            f"rank {busy.rank}: the training thread stood ready without a core"
+            f" {percent(busy.ready_frac)} of the recorded time, other processes had it: steps and"
+            " predictions are those of a busy machine"
+        )
+    slowed = [w for w in told.values() if _slowed(w) >= SLOWED_FROM]
+    if slowed:
+        worst = max(slowed, key=_slowed)
+        found.append(
+            f"rank {worst.rank}: a step takes {worst.step_ms:.4g} ms in the recorded window and"
+            f" {worst.outside_ms:.4g} ms outside it: the profiler slows this run down, and shares"
+            " of host work are larger here than without it"
+        )
+    return found
+
+
+def _slowed(window: RecordedWindow) -> float:
+    if not window.step_ms or not window.outside_ms:
+        return 0.0
+    return window.step_ms / window.outside_ms - 1.0
+
+
+def recording_cost(told: Mapping[int, RecordedWindow]) -> dict[str, str]:
+    """What recording cost the run, as facts for people: of the first rank."""
+    if not told:
+        return {}
+    window = told[min(told)]
+    facts: dict[str, str] = {}
+    if window.call_us is not None and window.outside_ms:
+        share = window.call_us / 1e3 / window.outside_ms
+        facts["cost of gpuprof outside the windows"] = (
+            f"{window.call_us:.3g} µs a step ({100 * share:.2g} %)"
+        )
+    if window.step_ms and window.outside_ms:
+        facts["step in the recorded window"] = (
+            f"{window.step_ms:.4g} ms; {window.outside_ms:.4g} ms outside the windows"
+        )
+    if window.windows_ms and window.run_ms:
+        facts["starting and writing the windows"] = (
+            f"{window.windows_ms / 1e3:.2g} s of {window.run_ms / 1e3:.3g} s recorded"
+        )
+    if window.ready_ms is not None:
+        facts["waiting for a core"] = f"{percent(window.ready_frac)} of the recorded time"
+    return facts

@@ -1,0 +1,68 @@
+"""What the recorder noted reaches the reader: what recording cost, and how busy the machine was."""
+
+from __future__ import annotations
+
+from fixtures.runs import plain
+from gpuprof.analyzers.recorded_window import (
+    RecordedWindow,
+    recorded_window,
+    recording_cost,
+    window_warnings,
+)
+from gpuprof.run import Overhead, RankRecord, WindowRecord
+
+
+def record(*, step_ms: float, ready_ms: float | None, outside_ms: float | None) -> RankRecord:
+    window = WindowRecord(
+        kind="timing", file="trace-rank00003.json.gz", first_step=6, steps=10, step_ms=step_ms
+    )
+    window.core_ms, window.ready_ms = 40.0, ready_ms
+    cost = Overhead(step_ms=outside_ms, step_call_us=5.0, windows_ms=400.0, run_ms=9_000.0)
+    return RankRecord(rank=3, steps=100, windows=[window], overhead=cost)
+
+
+def told(**facts: float | None) -> dict[int, RecordedWindow]:
+    return {3: recorded_window(record(**facts), "/runs/a/trace-rank00003.json.gz")}  # type: ignore[arg-type]
+
+
+def test_a_busy_machine_is_told() -> None:
+    """Times of a machine that others use are no times of the code."""
+    (line,) = window_warnings(told(step_ms=50.0, ready_ms=10.0, outside_ms=48.0))
+    assert "rank 3" in line
+    assert "without a core 20 % of the recorded time" in plain(line)
+
+
+def test_a_quiet_machine_is_not() -> None:
+    """Neither one where the kernel does not count."""
+    assert not window_warnings(told(step_ms=50.0, ready_ms=0.5, outside_ms=48.0))
+    assert not window_warnings(told(step_ms=50.0, ready_ms=None, outside_ms=None))
+
+
+def test_steps_that_the_profiler_slows_down_are_told() -> None:
+    """A gain in milliseconds is one of the recorded steps."""
+    (line,) = window_warnings(told(step_ms=90.0, ready_ms=None, outside_ms=60.0))
+    assert "90 ms in the recorded window and 60 ms outside" in plain(line)
+
+
+def test_too_few_steps_outside_say_nothing() -> None:
+    """The first steps of a run are no measure of the others."""
+    short = record(step_ms=90.0, ready_ms=None, outside_ms=60.0)
+    short.steps = 14
+    assert not window_warnings({3: recorded_window(short, "trace-rank00003.json.gz")})
+
+
+def test_another_windows_times_are_not_taken() -> None:
+    """The trace that is analyzed decides, not the first window of the record."""
+    window = recorded_window(
+        record(step_ms=90.0, ready_ms=9.0, outside_ms=60.0), "trace-2-rank00003.json.gz"
+    )
+    assert (window.step_ms, window.ready_frac) == (None, 0.0)
+
+
+def test_the_cost_of_recording_is_a_fact() -> None:
+    """Each with its unit, and as a share of the step that it is added to."""
+    facts = recording_cost(told(step_ms=52.0, ready_ms=1.0, outside_ms=50.0))
+    assert facts["cost of gpuprof outside the windows"] == "5 µs a step (0.01 %)"
+    assert facts["step in the recorded window"] == "52 ms; 50 ms outside the windows"
+    assert facts["starting and writing the windows"] == "0.4 s of 9 s recorded"
+    assert recording_cost({}) == {}
