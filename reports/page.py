@@ -108,9 +108,9 @@ def _finding(
             result["gain_note"] = share
         else:
             result["gain_main"] = f"−{text.percent(gain.reduction)}"
-        result["gain_range"] = words.say(
-            "finding.gain.interval", low=text.percent(gain.low), high=text.percent(gain.high)
-        )
+        ends = text.percent(gain.low), text.percent(gain.high)
+        if ends[0] != ends[1]:
+            result["gain_range"] = words.say("finding.gain.interval", low=ends[0], high=ends[1])
         result["gain_bar"] = Markup(charts.gain_bar(gain.reduction, gain.low, gain.high))
     return result
 

@@ -446,6 +446,8 @@ def _events(rank: _Rank) -> Iterator[str]:
     call, event = launches.row[known], device.rows[known]
     arrows = (known, start[call], tids[call], start[event], tids[event])
     for number, called, caller, begun, tid in zip(*(a.tolist() for a in arrows), strict=True):
-        ident = f'"cat":"ac2g","name":"ac2g","id":"{rank.pid}-{number}","pid":{rank.pid}'
+        # An integer: Perfetto refuses flows whose id is other text than a hexadecimal number.
+        arrow = (rank.pid << 32) + number
+        ident = f'"cat":"ac2g","name":"ac2g","id":{arrow},"pid":{rank.pid}'
         yield f'{{"ph":"s",{ident},"tid":{caller},"ts":{_us(called)}}}'
         yield f'{{"ph":"f","bp":"e",{ident},"tid":{tid},"ts":{_us(begun)}}}'

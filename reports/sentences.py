@@ -31,6 +31,17 @@ _FIELD = re.compile(r"\{(\w+)\}")
 _SPACE = "[ \u00a0]"
 _NEXT_SENTENCE = re.compile(r"(?<=[.!?])[ \u00a0](?=[^\W\d_a-z]|\d|`)")
 
+_NUMBERS = frozenset(
+    {
+        "share", "gain", "least", "busy", "idle", "lost", "spread", "fill", "units", "saved",
+        "error", "wait", "rest", "beside", "ms", "us", "step", "max", "mean", "m", "own", "others",
+        "alone", "p", "low", "high", "rate",
+    }
+)  # fmt: skip
+"""Fields that are numbers, with a unit or without: nothing else fits there."""
+
+_VALUE = r"(?:<[ \u00a0])?[-+−]?[\d.,\u202f]+(?:e[-+]?\d+)?(?:[ \u00a0]?(?:%|ns|µs|ms|s))?"
+
 _LISTS = (
     (re.compile(r", (?=[\d<])"), "，"),
     (re.compile(r", "), "，"),
@@ -63,7 +74,7 @@ def _rule(english: str, other: str) -> _Rule:
             pattern += f"(?P={part})"
         else:
             seen.add(part)
-            pattern += f"(?P<{part}>.+?)"
+            pattern += f"(?P<{part}>{_VALUE if part in _NUMBERS else '.+?'})"
     own = [part.replace(" ", "") for part in parts[::2]]
     return _Rule(re.compile(pattern), other, max(own, key=len), sum(map(len, own)))
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from base64 import b64decode
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from fixtures.diagnoses import hostile_diagnosis, hostile_traces, sample_diagnosis, sample_traces
+from fixtures.diagnoses import (
+    T0_NS,
+    hostile_diagnosis,
+    hostile_traces,
+    sample_diagnosis,
+    sample_traces,
+)
 from fixtures.runs import Job, diagnosed, training, view
 from fixtures.samples import run_samples
 from gpuprof.reports.html import write_html
@@ -311,3 +318,66 @@ def test_perfetto_is_spoken_to_only_after_the_click_and_only_at_its_own_address(
           return [what.perfetto.buffer.byteLength > 100, to]; })()""")
         assert sent == [True, "https://ui.perfetto.dev"]
         assert page.requests == [sampled.resolve().as_uri()] and page.problems == []
+
+
+@pytest.mark.parametrize("lang", ["en", "zh-CN"])
+def test_axe_finds_nothing_serious(browser: Any, tmp_path: Path, lang: str) -> None:
+    """With axe-core at GPUPROF_AXE (npm install axe-core); `benchmarks/report_page.py axe` has
+    further widths and reports."""
+    library = os.environ.get("GPUPROF_AXE", "")
+    if not library:
+        pytest.skip("GPUPROF_AXE names no axe.min.js")
+    path = tmp_path / "report.html"
+    begun = T0_NS - 12 * 10**9
+    write_html(
+        sample_diagnosis(3), sample_traces(3), path, lang=lang, samples=[run_samples(3, begun)]
+    )
+    source = Path(library).read_text(encoding="utf-8")
+    for dark in (False, True):
+        with browser.open(path, dark=dark) as page:
+            page.eval("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+            page.eval("document.getElementById('gp-sum-view').click()")
+            page.eval(f"{source}\n0")
+            found = page.eval("""axe.run().then((r) => r.violations.map((v) =>
+              [v.id, v.impact, v.nodes.length]))""")
+            assert [one for one in found if one[1] in ("serious", "critical")] == []
+
+
+def press(page: Any, key: str, code: int, shift: bool = False) -> None:
+    """A key as the browser gets it from a keyboard, not as a script makes it up."""
+    more = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
+    if key == "Enter":
+        more["text"] = "\r"
+    page.call("Input.dispatchKeyEvent", type="keyDown", **more)
+    page.call("Input.dispatchKeyEvent", type="keyUp", **more)
+
+
+def test_all_findings_are_read_with_the_keyboard_alone(browser: Any, report: Path) -> None:
+    """From the top of the page with Tab and Enter: every finding opens, its window is shown."""
+    where = """(() => { const e = document.activeElement; const li = e.closest('.findings > li');
+      return [e.tagName, e.className || e.id, li ? [...li.parentNode.children].indexOf(li) : -1,
+        e.closest('details') ? e.closest('details').open : null]; })()"""
+    with browser.open(report) as page:
+        count = page.eval("document.querySelectorAll('.findings > li').length")
+        seen, shown = set(), False
+        for _ in range(120):
+            press(page, "Tab", 9)
+            tag, name, finding, is_open = page.eval(where)
+            if tag == "SUMMARY" and finding >= 0:
+                if not is_open:
+                    press(page, "Enter", 13)
+                    assert page.eval(where)[3] is True
+                seen.add(finding)
+                # What has the focus can be seen to have it.
+                assert page.eval("getComputedStyle(document.activeElement).outlineStyle") != "none"
+            if name == "goto" and not shown:
+                press(page, "Enter", 13)
+                page.wait("document.activeElement.id === 'gp-canvas'")
+                press(page, "ArrowRight", 39)
+                assert "starts" in page.eval(DETAIL)
+                shown = True
+                page.eval("document.querySelectorAll('.goto')[0].focus()")
+            if len(seen) == count and shown:
+                break
+        assert seen == set(range(count)) and shown
+        assert page.problems == []
