@@ -4,6 +4,9 @@ Two recordings can tell: Python calls (`with_stack=True` today), which nest on t
 the call stacks that old Kineto attached to operators. A frame is the user's when it lies neither
 in the standard library, nor in an installed package, nor in PyTorch. The backward thread runs no
 Python; for it the thread that called `backward()` answers.
+
+A function that ran already when the recording began is in it with the line where it stood then,
+which is no line of interest: it is named without one.
 """
 
 from __future__ import annotations
@@ -31,6 +34,13 @@ MIN_SHARE_OF_WEIGHT = 0.05
 """A line with less than 5 % of what is asked about is noise."""
 
 _FRAME = re.compile(r"(?P<file>[^;]+?\.py)\((?P<line>\d+)\): (?P<function>[^;]+)")
+_OWN = re.compile(
+    r"(^|/)gpuprof/((?P<part>workloads|collectors|attach)/"
+    r"|(rank_recorder|recording|step_times|core_time|annotations|late_import)\.py$)|^gpuprof/"
+)
+"""gpuprof's own files that run in a loop, installed or in a checkout (there with the whole path). A
+user's folder may be called gpuprof as well, so they are named."""
+_STEP_MARKS = ("ProfilerStep#", "gpuprof.step#")
 _INSTALLED = ("site-packages/", "dist-packages/", "/lib/python", "<frozen", "<built-in", "<string>")
 _LIBRARIES = (
     frozenset(
@@ -94,9 +104,10 @@ def is_user_frame(frame: str) -> bool:
     path = match["file"].replace("\\", "/")
     if any(mark in path for mark in _INSTALLED):
         return False
-    if path.startswith("gpuprof/"):
+    own = _OWN.search(path)
+    if own is not None:
         # The demo's scripts stand for the user's; the rest of gpuprof does not.
-        return path.startswith("gpuprof/workloads/")
+        return own["part"] == "workloads"
     first = path.split("/")[0].removesuffix(".py")
     return first not in _LIBRARIES
 
@@ -140,9 +151,8 @@ def lines_of(
 def _place(frame: str, share: float | None) -> Place:
     match = _FRAME.match(frame)
     assert match is not None
-    return Place(
-        file=match["file"], line=int(match["line"]), function=match["function"], share=share
-    )
+    line = int(match["line"]) or None
+    return Place(file=match["file"], line=line, function=match["function"], share=share)
 
 
 def _python_frames(
@@ -159,7 +169,22 @@ def _python_frames(
     if missing.any() and host.main_lane >= 0:
         main = np.full(int(missing.sum()), host.main_lane, np.int64)
         row[missing] = innermost(trace, main, time_ns[missing], users)
-    return [trace.names[trace.name[r]] if r >= 0 else "" for r in row.tolist()]
+    began = _first_step_ns(trace)
+    return [_frame(trace, r, began) if r >= 0 else "" for r in row.tolist()]
+
+
+def _first_step_ns(trace: Trace) -> int:
+    """When the first marked step begins; before everything where none is marked."""
+    marks = np.flatnonzero(trace.name_mask(lambda name: name.startswith(_STEP_MARKS)))
+    return int(trace.start_ns[marks].min()) if len(marks) else int(np.iinfo(np.int64).min)
+
+
+def _frame(trace: Trace, row: int, first_step_ns: int) -> str:
+    name: str = trace.names[trace.name[row]]
+    if trace.start_ns[row] >= first_step_ns:
+        return name
+    match = _FRAME.match(name)
+    return f"{match['file']}(0): {match['function']}" if match is not None else name
 
 
 def _stack_frames(trace: Trace, host: HostActivity, lane: I64, time_ns: I64) -> Sequence[str]:

@@ -6,12 +6,14 @@ work; the rank's record in the run directory does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from gpuprof.analyzers.wording import percent
-from gpuprof.run import RankRecord, SyncLine
+from gpuprof.diagnosis import Place
+from gpuprof.run import CallLine, RankRecord, SyncLine
 
 READY_FROM = 0.05
 """From this share of its time without a core that it could have used, a thread's steps are those of
@@ -24,6 +26,13 @@ FEWEST_OUTSIDE = 5
 """Steps outside the windows from which their median says what a step takes."""
 
 
+MOST_LINES = 5
+LEAST_OF_TIME = 0.05
+"""As many lines as `gpuprof.analyzers.places` names, and no smaller ones."""
+
+Line = TypeVar("Line", SyncLine, CallLine)
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedWindow:
     """The analyzed window of one rank. ms a step, None where it is not known.
@@ -32,7 +41,8 @@ class RecordedWindow:
     step in the window the loop's thread was on a core, and stood ready for one. call_us: gpuprof's
     own work a step outside the windows. windows_ms: starting, stopping and writing all windows.
     run_ms: the whole recording.
-    sync_lines: lines that read a tensor's values, counted in the window with stacks.
+    sync_lines: lines that read a tensor's values, counted in the window with stacks. call_lines:
+    lines that save, or ask for the next batch.
     """
 
     rank: int
@@ -44,7 +54,7 @@ class RecordedWindow:
     windows_ms: float
     run_ms: float
     sync_lines: tuple[SyncLine, ...] = ()
-    sync_steps: int = 0
+    call_lines: tuple[CallLine, ...] = ()
 
     @property
     def ready_frac(self) -> float:
@@ -75,8 +85,38 @@ def recorded_window(record: RankRecord, trace_path: str) -> RecordedWindow:
         windows_ms=cost.windows_ms,
         run_ms=cost.run_ms,
         sync_lines=tuple(record.sync_lines),
-        sync_steps=sum(w.steps for w in record.windows if w.stacks),
+        call_lines=tuple(record.call_lines),
     )
+
+
+def with_called_lines(
+    places: Sequence[Place], told: Mapping[int, RecordedWindow], rank: int, kind: str
+) -> tuple[Place, ...]:
+    """Places from stacks, or where these have no line the ones that the recorder noted.
+
+    Args:
+        places: From stacks.
+        told: What the recorder noted.
+        rank: Whose lines.
+        kind: "input", "checkpoint" or "sync".
+    """
+    if any(place.line for place in places) or rank not in told:
+        return tuple(places)
+    window = told[rank]
+    if kind == "sync":
+        waits = [line for line in window.sync_lines if line.device not in ("cpu", "meta")]
+        noted = [Place(file=s.file, line=s.line) for s in _longest(waits)]
+    else:
+        calls = [line for line in window.call_lines if line.kind == kind]
+        noted = [Place(file=c.file, line=c.line, function=c.function) for c in _longest(calls)]
+    return tuple(noted) or tuple(places)
+
+
+def _longest(lines: Sequence[Line]) -> list[Line]:
+    """The few that took most of the time."""
+    ranked = sorted(lines, key=lambda line: -line.total_ms)
+    whole = sum(line.total_ms for line in ranked)
+    return [line for line in ranked[:MOST_LINES] if line.total_ms >= LEAST_OF_TIME * whole]
 
 
 def window_warnings(told: Mapping[int, RecordedWindow]) -> list[str]:

@@ -20,6 +20,9 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+from gpuprof.collectors.callers import CHECKPOINT as CHECKPOINT_LINE
+from gpuprof.collectors.callers import INPUT as INPUT_LINE
+from gpuprof.collectors.callers import Callers
 from gpuprof.collectors.torch_profiler import hidden, named_calls
 
 LOADER_PATIENCE = 8
@@ -130,8 +133,15 @@ class StepFinder:
 
 
 @contextmanager
-def steps_found(on_step: Callable[[], None]) -> Iterator[StepFinder]:
-    """Calls `on_step` after each step that can be seen from outside. Imports torch."""
+def steps_found(
+    on_step: Callable[[], None], callers: Callers | None = None
+) -> Iterator[StepFinder]:
+    """Calls `on_step` after each step that can be seen from outside. Imports torch.
+
+    Args:
+        on_step: What to call.
+        callers: Told who asks loaders for batches.
+    """
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.utils.data import dataloader
 
@@ -142,7 +152,11 @@ def steps_found(on_step: Callable[[], None]) -> Iterator[StepFinder]:
     @wraps(original)
     @hidden
     def counted(self: Any) -> Any:
-        batch = original(self)
+        if callers is None:
+            batch = original(self)
+        else:
+            with callers.calling(INPUT_LINE, "next(DataLoader)", sys._getframe(1)):
+                batch = original(self)
         finder.batch_fetched()
         return batch
 
@@ -158,42 +172,54 @@ def steps_found(on_step: Callable[[], None]) -> Iterator[StepFinder]:
 class NamedParts:
     """Draws saves and foreign loaders under names that analyzers know."""
 
-    def __init__(self, patches: Patches) -> None:
-        self._patches = patches
+    def __init__(self, patches: Patches, callers: Callers | None = None) -> None:
+        self._patches, self._callers = patches, callers
         self._named: set[tuple[str, str]] = set()
 
     def look(self) -> None:
         """Names what has been imported since the last look; nothing is imported for it."""
         for module, name in SAVES:
-            self._name(module, sys.modules.get(module), name, CHECKPOINT)
+            self._name(module, sys.modules.get(module), name, (CHECKPOINT, CHECKPOINT_LINE))
         for module, class_name in LOADERS:
             owner = getattr(sys.modules.get(module), class_name, None)
-            self._name(f"{module}.{class_name}", owner, "__next__", INPUT)
+            self._name(f"{module}.{class_name}", owner, "__next__", (INPUT, INPUT_LINE))
 
-    def _name(self, where: str, owner: Any, name: str, label: str) -> None:
+    def _name(self, where: str, owner: Any, name: str, label: tuple[str, str]) -> None:
         original = vars(owner).get(name) if owner is not None else None
         if not callable(original) or (where, name) in self._named:
             return
         self._named.add((where, name))
-        self._patches.put(owner, name, _drawn(original, label))
+        what = f"{where}.{name}" if label[0] == CHECKPOINT else f"next({where})"
+        self._patches.put(owner, name, _drawn(original, label, what, self._callers))
 
 
 @contextmanager
-def named_parts() -> Iterator[NamedParts]:
-    """Names torch.save, os.fsync and what `NamedParts` knows while it is open. Imports torch."""
-    with named_calls(), patching() as patches:
-        parts = NamedParts(patches)
+def named_parts(callers: Callers | None = None) -> Iterator[NamedParts]:
+    """Names torch.save, os.fsync and what `NamedParts` knows while it is open. Imports torch.
+
+    Args:
+        callers: Told who calls them.
+    """
+    with named_calls(callers), patching() as patches:
+        parts = NamedParts(patches, callers)
         parts.look()
         yield parts
 
 
-def _drawn(original: Callable[..., Any], label: str) -> Callable[..., Any]:
+def _drawn(
+    original: Callable[..., Any], label: tuple[str, str], what: str, callers: Callers | None
+) -> Callable[..., Any]:
     from torch.profiler import record_function
+
+    name, kind = label
 
     @wraps(original)
     @hidden
     def drawn(*args: Any, **keywords: Any) -> Any:
-        with record_function(label):
-            return original(*args, **keywords)
+        with record_function(name):
+            if callers is None:
+                return original(*args, **keywords)
+            with callers.calling(kind, what, sys._getframe(1)):
+                return original(*args, **keywords)
 
     return drawn

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,8 @@ from functools import wraps
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, TypeVar
+
+from gpuprof.collectors.callers import CHECKPOINT, Callers
 
 log = logging.getLogger("gpuprof")
 
@@ -260,22 +263,25 @@ def _rank() -> int:
 
 
 @contextmanager
-def named_calls() -> Iterator[None]:
+def named_calls(callers: Callers | None = None) -> Iterator[None]:
     """Draws `torch.save` and `os.fsync` as annotations of these names while it is open.
 
     A plain trace shows neither: writing a checkpoint runs no operator, and looks like any other
     Python. The functions do what they did; only a name is put around them.
+
+    Args:
+        callers: Told who calls them.
     """
     import torch
 
     with ExitStack() as stack:
         for module, name in ((torch, "save"), (os, "fsync")):
-            stack.enter_context(_named(module, name))
+            stack.enter_context(_named(module, name, callers))
         yield
 
 
 @contextmanager
-def _named(module: ModuleType, name: str) -> Iterator[None]:
+def _named(module: ModuleType, name: str, callers: Callers | None) -> Iterator[None]:
     from torch.profiler import record_function
 
     original: Callable[..., Any] = getattr(module, name)
@@ -285,7 +291,10 @@ def _named(module: ModuleType, name: str) -> Iterator[None]:
     @hidden
     def named(*args: Any, **keywords: Any) -> Any:
         with record_function(label):
-            return original(*args, **keywords)
+            if callers is None:
+                return original(*args, **keywords)
+            with callers.calling(CHECKPOINT, label, sys._getframe(1)):
+                return original(*args, **keywords)
 
     setattr(module, name, named)
     try:

@@ -23,6 +23,7 @@ from gpuprof.collectors.torch_profiler import TorchRecorder, Window, WithheldErr
 from gpuprof.step_times import StepTimes
 
 if TYPE_CHECKING:
+    from gpuprof.collectors.callers import Callers
     from gpuprof.collectors.hooks import NamedParts, StepFinder
     from gpuprof.collectors.other_profilers import Others
     from gpuprof.collectors.sampler_client import SamplerHandle
@@ -96,6 +97,7 @@ class RankRecorder:
         self._finder: StepFinder | None = None
         self._others: Others | None = None
         self._parts: NamedParts | None = None
+        self._callers: Callers | None = None
         self._torch: TorchRecorder | None = None
         self._log: StepLog | None = None
         self._sampler: SamplerHandle | None = None
@@ -117,10 +119,12 @@ class RankRecorder:
     def _hook(self) -> None:
         with self.guard("watch the loop"):
             from gpuprof.collectors import hooks, other_profilers
+            from gpuprof.collectors.callers import Callers
 
             enter = self._hooks.enter_context
-            self._finder = enter(hooks.steps_found(self._found_step))
-            self._parts = enter(hooks.named_parts())
+            self._callers = Callers()
+            self._finder = enter(hooks.steps_found(self._found_step, self._callers))
+            self._parts = enter(hooks.named_parts(self._callers))
             self._others = enter(other_profilers.others_watched(self._other_profiler))
 
     def begin(self) -> None:
@@ -229,6 +233,8 @@ class RankRecorder:
             return
         if not self._thread:
             self._thread = thread
+            if self._callers is not None:
+                self._callers.thread = thread
             self._first_step(now)
         if not self.own:
             return
@@ -469,6 +475,8 @@ class RankRecorder:
         self.said = True
 
     def _save(self) -> None:
+        if self._callers is not None:
+            self.record.call_lines = self._callers.as_lines()
         if self.own:
             with self.guard(f"write into {self.folder}"):
                 run_writer.write_record(self.folder / run.rank_file(self.record.rank), self.record)

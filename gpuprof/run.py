@@ -107,6 +107,22 @@ class SyncLine(msgspec.Struct, kw_only=True):
     total_ms: float
 
 
+class CallLine(msgspec.Struct, kw_only=True):
+    """A line of the user's code that calls what a step may wait in.
+
+    kind: "checkpoint" or "input". call: what it calls. count, total_ms: in the whole run, on the
+    loop's own thread.
+    """
+
+    kind: str
+    call: str
+    file: str
+    line: int
+    function: str
+    count: int
+    total_ms: float
+
+
 class NcclCapture(msgspec.Struct, kw_only=True):
     """Whether NCCL's log is in the run directory: "captured", "not used" or "missed", and why."""
 
@@ -165,6 +181,7 @@ class RankRecord(msgspec.Struct, kw_only=True):
     steps_source: str = "none"
     windows: list[WindowRecord] = []
     sync_lines: list[SyncLine] = []
+    call_lines: list[CallLine] = []
     overhead: Overhead = msgspec.field(default_factory=Overhead)
     nccl: NcclCapture | None = None
     notes: list[str] = []

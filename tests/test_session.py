@@ -424,6 +424,27 @@ def test_lines_that_wait_for_the_device_are_named(tmp_path: Path) -> None:
     assert len(found) == 2
 
 
+def test_lines_that_save_and_load_are_named_outside_the_windows_too(tmp_path: Path) -> None:
+    """A save every hundredth step is in no window; the loop runs since before all of them."""
+    from torch.utils.data import DataLoader
+
+    step = make_step()
+    torch.save({}, tmp_path / "before.pt")  # outside the session: not its business
+    with gpuprof.session(tmp_path / "run", **QUIET):
+        for number in DataLoader(list(range(15))):
+            step()
+            if number == 13:
+                torch.save({}, tmp_path / "model.pt")
+    record = record_of(tmp_path / "run")
+    source = Path(__file__).read_text().splitlines()
+    found = {line.kind: source[line.line - 1].strip() for line in record.call_lines}
+    assert found["checkpoint"] == 'torch.save({}, tmp_path / "model.pt")'
+    assert found["input"] == "for number in DataLoader(list(range(15))):"
+    assert {line.function for line in record.call_lines} == {
+        "test_lines_that_save_and_load_are_named_outside_the_windows_too"
+    }
+
+
 def test_frames_of_ours_are_no_lines_of_the_user(tmp_path: Path) -> None:
     """The innermost line around a wrapped call is the user's, not the wrapper's."""
     from torch.utils.data import DataLoader

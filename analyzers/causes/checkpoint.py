@@ -42,6 +42,7 @@ from gpuprof.analyzers.causes.base import (
 from gpuprof.analyzers.copies import exposed_ns, find_copies
 from gpuprof.analyzers.intervals import Spans, empty, merge
 from gpuprof.analyzers.places import lines_of, records_lines
+from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
 from gpuprof.trace import Category
@@ -115,7 +116,7 @@ def judge(run: RunView) -> Verdict:
         confidence=confidence(run, share, gain, certain=certain),
         evidence=_evidence(run, rank, saves, worst, share),
         fixes=_fixes(run, saves, mine),
-        where=_where(rank.lines),
+        where=with_called_lines(_where(rank.lines), run.told, rank.rank, "checkpoint"),
         ranks=tuple(
             r.rank for r, held in zip(run.ranks, shares, strict=True) if held >= run.named_from
         ),

@@ -37,6 +37,7 @@ from gpuprof.analyzers.causes.base import (
 )
 from gpuprof.analyzers.intervals import Spans
 from gpuprof.analyzers.places import lines_of, records_lines
+from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
 
@@ -80,7 +81,7 @@ def judge(run: RunView) -> Verdict:
         confidence=confidence(run, share, gain),
         evidence=_evidence(run, worst, spans, share),
         fixes=_fixes(run, spans, gain),
-        where=_where(worst.lines),
+        where=with_called_lines(_where(worst.lines), run.told, worst.rank, "input"),
         ranks=run.ranks_with("input"),
     )
 

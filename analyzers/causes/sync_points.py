@@ -41,6 +41,7 @@ from gpuprof.analyzers.host import SAME_COPY_NS, Blocking
 from gpuprof.analyzers.intervals import contains, covered
 from gpuprof.analyzers.operators import innermost
 from gpuprof.analyzers.places import lines_of
+from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut, Window
 from gpuprof.trace import Category
@@ -101,7 +102,7 @@ def judge(run: RunView) -> Verdict:
         confidence=confidence(run, share, gain, certain=0.95),
         evidence=_evidence(run, worst, share),
         fixes=_fixes(run, worst),
-        where=_where(worst.lines),
+        where=with_called_lines(_where(worst.lines), run.told, worst.rank, "sync"),
         ranks=tuple(rank.rank for rank in run.ranks if _share(rank) >= run.named_from),
     )
 

@@ -7,6 +7,7 @@ import pytest
 
 from fixtures.runs import Job, training
 from fixtures.traces import TraceBuilder
+from gpuprof.analyzers.account import account_rank
 from gpuprof.analyzers.host import HostActivity, host_activity
 from gpuprof.analyzers.launches import find_launches
 from gpuprof.analyzers.places import MAX_PLACES, is_user_frame, lines_of, records_lines
@@ -126,3 +127,33 @@ def test_without_lines_there_are_none() -> None:
 
 def test_no_moments_have_no_lines() -> None:
     assert lines(nested(), {}, whole=1.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "is_users"),
+    [
+        ("/home/me/src/gpuprof/collectors/hooks.py", False),
+        ("/home/me/src/gpuprof/rank_recorder.py", False),
+        ("gpuprof/collectors/hooks.py", False),
+        ("/home/me/src/gpuprof/workloads/late_rank.py", True),
+        ("/home/me/gpuprof/train.py", True),
+    ],
+)
+def test_gpuprofs_own_frames_are_not_the_users(path: str, is_users: bool) -> None:
+    """Not in a checkout either; a user's folder may have the same name."""
+    assert is_user_frame(f"{path}(12): step") is is_users
+
+
+def test_a_function_that_ran_before_the_recording_has_no_line() -> None:
+    """What is recorded of it is the line where it stood when the recording began."""
+    builder = TraceBuilder(gpu="")
+    builder.python("train.py(70): main", start_us=0, dur_us=4_000)
+    for number in range(3):
+        builder.step(number, start_us=1_000 + 1_000 * number, dur_us=1_000)
+        builder.python("train.py(8): count", start_us=1_600 + 1_000 * number, dur_us=300)
+    trace = builder.trace()
+    host = account_rank(trace, 0).host
+    lanes = np.full(2, host.main_lane, np.int64)
+    at = np.array([1_200, 1_700], np.int64) * 1_000 + int(trace.start_ns.min())
+    places = lines_of(trace, host, lanes, at, np.array([2.0, 1.0]), 3.0)
+    assert [(p.function, p.line) for p in places] == [("main", None), ("count", 8)]

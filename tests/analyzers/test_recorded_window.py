@@ -8,8 +8,10 @@ from gpuprof.analyzers.recorded_window import (
     recorded_window,
     recording_cost,
     window_warnings,
+    with_called_lines,
 )
-from gpuprof.run import Overhead, RankRecord, WindowRecord
+from gpuprof.diagnosis import Place
+from gpuprof.run import CallLine, Overhead, RankRecord, SyncLine, WindowRecord
 
 
 def record(*, step_ms: float, ready_ms: float | None, outside_ms: float | None) -> RankRecord:
@@ -66,3 +68,45 @@ def test_the_cost_of_recording_is_a_fact() -> None:
     assert facts["step in the recorded window"] == "52 ms; 50 ms outside the windows"
     assert facts["starting and writing the windows"] == "0.4 s of 9 s recorded"
     assert recording_cost({}) == {}
+
+
+def noted(*calls: CallLine, syncs: tuple[SyncLine, ...] = ()) -> dict[int, RecordedWindow]:
+    whole = record(step_ms=50.0, ready_ms=None, outside_ms=None)
+    whole.call_lines, whole.sync_lines = list(calls), list(syncs)
+    return {3: recorded_window(whole, "trace-rank00003.json.gz")}
+
+
+def call(kind: str, line: int, total_ms: float) -> CallLine:
+    return CallLine(
+        kind=kind,
+        call="torch.save",
+        file="train.py",
+        line=line,
+        function="main",
+        count=2,
+        total_ms=total_ms,
+    )
+
+
+def test_lines_that_no_stack_has_come_from_the_recorder() -> None:
+    """A save outside the window with stacks; a loop that runs since before it. Small ones, and
+    those of another kind, are left out."""
+    told = noted(call("checkpoint", 9, 200.0), call("checkpoint", 7, 1.0), call("input", 3, 900.0))
+    for places in ((), (Place(file="train.py", function="main"),)):
+        found = with_called_lines(places, told, 3, "checkpoint")
+        assert [(p.file, p.line, p.function) for p in found] == [("train.py", 9, "main")]
+
+
+def test_lines_of_stacks_stay() -> None:
+    """They are weighed by what the device waited."""
+    mine = (Place(file="train.py", line=4, function="load"),)
+    assert with_called_lines(mine, noted(call("input", 3, 900.0)), 3, "input") == mine
+    assert with_called_lines((), noted(call("input", 3, 900.0)), 8, "input") == ()
+
+
+def test_reads_of_a_cpu_tensor_are_no_synchronization() -> None:
+    """Nothing waits there."""
+    line = SyncLine(call=".item()", file="a.py", line=1, device="cpu", count=9, total_ms=9.0)
+    cuda = SyncLine(call=".item()", file="a.py", line=2, device="cuda", count=9, total_ms=1.0)
+    found = with_called_lines((), noted(syncs=(line, cuda)), 3, "sync")
+    assert [place.line for place in found] == [2]
