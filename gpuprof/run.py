@@ -198,7 +198,8 @@ class RankRecord(msgspec.Struct, kw_only=True):
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """What the run directory holds, as its writer knew it. launched_by: "session" or "run"."""
+    """What the run directory holds, as its writer knew it. launched_by: "session", "run" or
+    "attach"."""
 
     schema: int = SCHEMA
     gpuprof: str = __version__

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprof.attach import elf, ptrace
-from gpuprof.attach.targets import Target, inner_pid, uses_torch
+from gpuprof.attach.targets import Target, uses_torch
 
 PENDING_CALL, REMOTE_EXEC, NONE = "pending call", "sys.remote_exec", "none"
 OLDEST = (3, 8)
@@ -24,12 +24,14 @@ _CAP_SYS_PTRACE = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a process can be entered. way: one of the three above; why, remedy: where it can't."""
+    """How a process can be entered. way: one of the three above; why, remedy: where it can't.
+    trains: False for a process that there is nothing to learn of, also from outside."""
 
     way: str
     python: tuple[int, int] | None = None
     why: str = ""
     remedy: str = ""
+    trains: bool = True
 
 
 def look(target: Target) -> Access:
@@ -50,7 +52,10 @@ def look(target: Target) -> Access:
     except OSError as error:
         if not target.alive() or isinstance(error, FileNotFoundError):
             return Access(
-                NONE, why=f"process {pid} has ended", remedy="ps -ef lists those that run"
+                NONE,
+                why=f"process {pid} has ended",
+                remedy="ps -ef lists those that run",
+                trains=False,
             )
         return _forbidden(target)
     python = _python_version(executable, maps)
@@ -60,6 +65,7 @@ def look(target: Target) -> Access:
             NONE,
             why=f"process {pid} ({name}) is no Python",
             remedy="name the process that trains; a launcher's pid stands for the ranks below it",
+            trains=False,
         )
     if not uses_torch(pid):
         return Access(
@@ -67,11 +73,17 @@ def look(target: Target) -> Access:
             python,
             why=f"process {pid} has not loaded torch: there is nothing to profile in it",
             remedy="name the process that trains, or wait until it has imported torch",
+            trains=False,
         )
     if python >= REMOTE_EXEC_SINCE:
         return _remote(target, python, executable)
     if python < OLDEST:
-        return Access(NONE, python, why=f"process {pid} runs Python {_dotted(python)}, too old")
+        return Access(
+            NONE,
+            python,
+            why=f"process {pid} runs Python {_dotted(python)}, too old to be entered",
+            remedy="run the job with Python 3.8 or newer",
+        )
     if not ptrace.is_supported():
         return Access(
             NONE,
@@ -92,12 +104,20 @@ def _remote(target: Target, python: tuple[int, int], executable: str) -> Access:
             why=f"process {target.pid} was started with remote debugging off",
             remedy="start it without PYTHON_DISABLE_REMOTE_DEBUG",
         )
-    if not Path(executable).exists() or not same_root(target.pid):
+    apart = not same_root(target.pid) or target.inner_pid != target.pid
+    if apart and (os.geteuid() != 0 or shutil.which("nsenter") is None):
         return Access(
             NONE,
             python,
-            why=f"the Python of process {target.pid} is not to be reached from here",
-            remedy="run gpuprof inside its container",
+            why=f"the Python of process {target.pid} is in a container, which only root can enter",
+            remedy=f"sudo gpuprof attach --pid {target.pid}, or run gpuprof inside its container",
+        )
+    if not apart and not Path(executable).exists():
+        return Access(
+            NONE,
+            python,
+            why=f"the Python of process {target.pid} has been replaced since it started",
+            remedy="start the job again",
         )
     return Access(REMOTE_EXEC, python)
 
@@ -190,28 +210,3 @@ def _python_version(executable: str, maps: list[elf.Mapping]) -> tuple[int, int]
 
 def _dotted(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
-
-
-def plan(target: Target, access: Access, *, inject: bool) -> list[str]:
-    """What attaching would do, in lines for a person."""
-    python = f", Python {_dotted(access.python)}" if access.python else ""
-    inner = inner_pid(target.pid)
-    inside = f" (pid {inner} in its own namespace)" if inner != target.pid else ""
-    lines = [f"process {target.pid}{inside}: {target.process.name}{python}"]
-    if inject and access.way != NONE:
-        lines += [
-            f"  enter by {access.way}; the agent runs on the main thread and removes itself",
-            "  record steps with torch.profiler between two steps of the loop, stacks at 50 Hz",
-        ]
-    elif inject:
-        lines.append(f"  can't be entered: {access.why}" + _hint(access.remedy))
-    if not inject or access.way == NONE:
-        spy = shutil.which("py-spy")
-        stacks = "stacks by py-spy" if spy else "no stacks (py-spy is not installed)"
-        lines.append(f"  from outside: no trace, {stacks}, CPU and memory from /proc")
-    lines.append("  beside it: GPU and host samples by a process of gpuprof's own")
-    return lines
-
-
-def _hint(text: str) -> str:
-    return f"; {text}" if text else ""

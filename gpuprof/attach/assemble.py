@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import run
-from gpuprof.attach.enter import Entered
-from gpuprof.attach.mailbox import MAX_TRACE_BYTES
+from gpuprof.attach.mailbox import MAX_TRACE_BYTES, Mailbox
 from gpuprof.attach.targets import (
     LOCAL_SIZE_VARIABLES,
     LOCAL_VARIABLES,
@@ -84,9 +83,7 @@ def take_status(record: run.RankRecord, status: dict[str, Any]) -> None:
         )
 
 
-def take_windows(
-    record: run.RankRecord, entered: Entered, observed: dict[str, Any], out: Path
-) -> None:
+def take_windows(record: run.RankRecord, box: Mailbox, observed: dict[str, Any], out: Path) -> None:
     """Copies the traces into the run directory.
 
     Raises:
@@ -98,7 +95,7 @@ def take_windows(
         kind = "attribution" if stacks else "trace"
         number = counted[kind] = counted.get(kind, 0) + 1
         name = f"{window_kind(kind, number)}-rank{record.rank:05d}.json.gz"
-        size = _pack(entered.box.here / Path(_text(window.get("file"))).name, out / name)
+        size = _pack(box.here / Path(_text(window.get("file"))).name, out / name)
         if size is None:
             record.fail(f"the trace {name} could not be read from the target")
             continue

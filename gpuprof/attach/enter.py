@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -134,12 +135,18 @@ def _inject(pid: int, line: str) -> Injection:
 
 def _remote_exec(target: Target, box: Mailbox, line: str) -> None:
     """By the target's own interpreter: `sys.remote_exec` works between equal versions only."""
-    script = box.here / "boot.py"
-    script.write_text(line)
-    executable = Path(f"/proc/{target.pid}/exe").readlink()
+    box.write("boot.py", line.encode())
+    executable = os.fspath(Path(f"/proc/{target.pid}/exe").readlink())
+    root = os.fspath(Path(f"/proc/{target.pid}/root").readlink())
+    inside: list[str] = []
+    if not access.same_root(target.pid) or target.inner_pid != target.pid:
+        # A container's interpreter sees its own files, and its own numbers of processes.
+        inside = ["nsenter", "--target", str(target.pid), "--mount", "--pid", "--root", "--wd=/"]
+        executable = executable.removeprefix(root.rstrip("/"))
     program = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
+    script_there = f"{box.there}/boot.py"
     done = subprocess.run(
-        [executable, "-I", "-c", program, str(target.pid), f"{box.there}/boot.py"],
+        [*inside, executable, "-I", "-c", program, str(target.inner_pid), script_there],
         capture_output=True,
         timeout=HELPER_S,
         check=False,

@@ -51,9 +51,20 @@ class Mailbox:
         Raises:
             OSError: it can't be written.
         """
-        unfinished = self.here / f"{name}.new"
-        unfinished.write_bytes(msgspec.json.encode(value))
-        unfinished.replace(self.here / name)
+        unfinished = f"{name}.{secrets.token_hex(4)}"
+        self.write(unfinished, msgspec.json.encode(value))
+        (self.here / unfinished).replace(self.here / name)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a file of a new name: the folder is the target's, who may have put a link there.
+
+        Raises:
+            OSError: it can't be written, or is there.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(self.here / name, flags, 0o644), "wb") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(data)
 
     def get(self, name: str) -> Any:
         """A word of the agent's; None where there is none, or none that can be read."""
@@ -77,9 +88,7 @@ class Mailbox:
     def renew(self) -> None:
         """Tells the agent that somebody is still there."""
         with suppress(OSError):
-            lease = self.here / "lease"
-            lease.touch()
-            os.utime(lease)
+            os.utime(self.here / "lease", follow_symlinks=False)
 
     def wait(self, name: str, timeout_s: float, alive: Callable[[], bool]) -> Any:
         """The agent's word, once it comes; None where it does not, or the target ends."""
@@ -113,8 +122,13 @@ class Mailbox:
         self._folder = self._parent = -1
 
 
-def make(pid: int, agent: str) -> Mailbox:
+def make(pid: int, agent: str, within: str = "") -> Mailbox:
     """Makes a mailbox for a process, with the agent's text in it.
+
+    Args:
+        pid: The process.
+        agent: The text, "" for none.
+        within: The folder for it in the process's eyes, "" for a temporary one.
 
     Raises:
         GpuprofError: there is no folder that both sides can use.
@@ -122,7 +136,7 @@ def make(pid: int, agent: str) -> Mailbox:
     root = Path(f"/proc/{pid}/root")
     owner = root.parent.stat()
     why = "it has no temporary folder"
-    for place in PLACES:
+    for place in (within,) if within else PLACES:
         parent = root / place.lstrip("/")
         try:
             if parent.is_symlink() or not parent.is_dir():

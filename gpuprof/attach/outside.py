@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -12,11 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuprof.attach import access, assemble
-from gpuprof.attach.record import Told, sample, start_folder
+from gpuprof.attach.record import Told, number_ranks, sample, start_folder
+from gpuprof.attach.standstill import spy_program
 from gpuprof.attach.targets import Target
+from gpuprof.stacks import MAIN
 
 RATE_HZ = 100
 """py-spy at this rate costs a busy loop some 8 % while it runs, all of it in py-spy's own core."""
+MAX_STACKS_CHARS = 64 << 20
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -38,9 +40,7 @@ def observe(
     job = f"attach-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     start_folder(folder, job, targets)
     records = [assemble.describe(target, job) for target in targets]
-    if len({one.rank for one in records}) < len(records):
-        for number, one in enumerate(records):
-            one.rank = number
+    number_ranks(records)
     sampler = sample(folder, records)
     before = [_cpu_s(target.pid) for target in targets]
     spies = [
@@ -64,6 +64,7 @@ def observe(
             lines.append(f"process {target.pid} ended while it was observed")
         one.notes.append("nothing was put into the process: no steps and no operators are known")
         lines.append(_end_spy(spy, way))
+        lines += busiest(folder / spied(one.rank))
         with suppress(OSError):
             assemble.finish(one, folder)
     if sampler is not None:
@@ -82,12 +83,12 @@ def _cpu_s(pid: int) -> float | None:
 
 
 def _spy(target: Target, rank: int, folder: Path, seconds: float) -> subprocess.Popen[bytes] | None:
-    program = shutil.which("py-spy")
+    program = spy_program()
     if program is None:
         return None
-    out = folder / f"stacks-rank{rank:05d}.collapsed"
+    out = folder / spied(rank)
     command = [program, "record", "--pid", str(target.pid), "--rate", str(RATE_HZ), "--threads"]
-    command += ["--nonblocking", "--format", "raw", "--output", str(out)]
+    command += ["--nonblocking", "--full-filenames", "--format", "raw", "--output", str(out)]
     command += ["--duration", str(max(1, round(seconds)))]
     return subprocess.Popen(
         command,
@@ -110,3 +111,30 @@ def _end_spy(spy: subprocess.Popen[bytes] | None, way: access.Access) -> str:
         return "stacks were recorded by py-spy"
     last = errors.decode(errors="replace").strip().splitlines()[-1:]
     return f"no stacks were recorded: {way.why or ''.join(last)}"
+
+
+def spied(rank: int) -> str:
+    """Name of the file with a rank's stacks as py-spy writes them."""
+    return f"stacks-rank{rank:05d}.collapsed"
+
+
+def busiest(path: Path, most: int = 3) -> list[str]:
+    """Where the main thread was most, from py-spy's stacks: one line each, outermost frame first,
+    `function (file:line)` apart by semicolons, and how often it was seen."""
+    counts: dict[str, int] = {}
+    total = 0
+    try:
+        text = path.read_text(errors="replace")[:MAX_STACKS_CHARS]
+    except OSError:
+        return []
+    for line in text.splitlines():
+        stack, _, number = line.rpartition(" ")
+        frames = stack.split(";")
+        if not number.isdecimal() or MAIN not in frames[0]:
+            continue
+        total += int(number)
+        own = [f for f in frames[1:] if "site-packages" not in f and "/lib/python3" not in f]
+        place = (own or frames)[-1]
+        counts[place] = counts.get(place, 0) + int(number)
+    ranked = sorted(counts.items(), key=lambda item: -item[1])[:most]
+    return [f"main thread {count / total:.0%} in {place}" for place, count in ranked]

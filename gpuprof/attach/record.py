@@ -178,7 +178,7 @@ def record(
             entered.append(enter.enter(target, way.way, {"windows": wanted.windows()}))
             assemble.take_status(one, entered[-1].status)
             assemble.take_cores(one)
-        _number_ranks(records)
+        number_ranks(records)
         for one in records:
             uuids = [gpu.uuid for gpu in one.gpus if gpu.uuid]
             tell_rank(folder / run.SAMPLES, one.pid, one.rank, uuids)
@@ -204,7 +204,7 @@ def _renew(entered: Sequence[Entered], over: threading.Event) -> None:
             each.box.renew()
 
 
-def _number_ranks(records: Sequence[run.RankRecord]) -> None:
+def number_ranks(records: Sequence[run.RankRecord]) -> None:
     """Processes that know of no job are ranks by their order."""
     if len({one.rank for one in records}) < len(records):
         for number, one in enumerate(records):
@@ -275,7 +275,7 @@ def _out(
     for each, one in zip(entered, records, strict=False):
         observed, left = enter.see_off(each)
         with suppress(OSError):
-            assemble.take_windows(one, each, observed, folder)
+            assemble.take_windows(one, each.box, observed, folder)
             assemble.take_steps(one, observed, folder)
             assemble.take_stacks(one, observed, folder)
         assemble.take_errors(one, observed.get("errors") or [])

@@ -12,7 +12,7 @@ from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
     from gpuprof.attach.access import Access
-    from gpuprof.attach.record import Recorded
+    from gpuprof.attach.record import Recorded, Wanted
     from gpuprof.attach.targets import Target
 
 OBSERVED_S = 10.0
@@ -27,10 +27,10 @@ LONGEST_S = 60.0
     "pids",
     type=click.IntRange(min=1),
     multiple=True,
-    required=True,
     help="The process, or its launcher (torchrun, accelerate, mpirun): all ranks below it."
     " May be given several times.",
 )
+@click.option("--all-gpus", is_flag=True, help="The processes that compute on this machine's GPUs.")
 @click.option(
     "--steps",
     type=click.IntRange(min=1, max=1000),
@@ -69,6 +69,7 @@ LONGEST_S = 60.0
 @click.option("--no-attribution", is_flag=True, help="Record no window with stacks and shapes.")
 def attach(
     pids: tuple[int, ...],
+    all_gpus: bool,
     steps: int | None,
     duration: float | None,
     out: str | None,
@@ -91,32 +92,48 @@ def attach(
     """
     if steps is not None and duration is not None:
         raise click.UsageError("--steps and --duration exclude each other")
-    from gpuprof.attach import access, targets
+    if all_gpus == bool(pids):
+        raise click.UsageError("name processes with --pid, or all of them with --all-gpus")
+    from gpuprof.attach import access
     from gpuprof.attach.record import Wanted
     from gpuprof.process import default_folder
 
-    found = [target for pid in dict.fromkeys(pids) for target in targets.find(pid)]
+    found = _found(pids)
     ways = [access.look(target) for target in found]
     if dry_run:
+        from gpuprof.attach.plan import plan
+
         for target, way in zip(found, ways, strict=True):
-            click.echo("\n".join(access.plan(target, way, inject=not no_inject)))
+            click.echo("\n".join(plan(target, way, inject=not no_inject)))
         return
     folder = Path(out) if out else default_folder()
     if _stands_still(found, folder, patience):
         return
-    if no_inject:
-        _observe(found, ways, folder, duration or OBSERVED_S)
-        return
     for way in ways:
-        if way.way == access.NONE:
-            raise GpuprofError(way.why, hint=_allow(way.remedy))
+        if not way.trains:
+            raise GpuprofError(way.why, hint=way.remedy)
     wanted = Wanted(
         steps=steps or 10,
         seconds=duration or 0.0,
         repeat=repeat,
         attribution=not no_attribution,
     )
-    _record(found, ways, folder, wanted)
+    closed = [way for way in ways if way.way == access.NONE]
+    if no_inject or closed:
+        for way in [] if no_inject else closed:
+            click.echo(_less(way), err=True)
+        _from_outside(found, ways, folder, wanted)
+    else:
+        _record(found, ways, folder, wanted)
+
+
+def _found(pids: Sequence[int]) -> list[Target]:
+    from gpuprof.attach.on_gpus import find_on_gpus
+    from gpuprof.attach.targets import find
+
+    if not pids:
+        return find_on_gpus()
+    return [target for pid in dict.fromkeys(pids) for target in find(pid)]
 
 
 def _stands_still(found: Sequence[Target], folder: Path, patience_s: float) -> bool:
@@ -131,19 +148,19 @@ def _stands_still(found: Sequence[Target], folder: Path, patience_s: float) -> b
     return stuck
 
 
-def _allow(remedy: str) -> str:
-    less = "--no-inject samples it from outside"
-    return f"{remedy}; {less}" if remedy else less
+def _less(way: Access) -> str:
+    """Which step is taken down, what is lost by it, and what would allow more."""
+    more = f"; for more: {way.remedy}" if way.remedy else ""
+    return f"Nothing can be put into it: {way.why}. What lines cost stays unknown{more}."
 
 
-def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wanted: object) -> None:
+def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wanted: Wanted) -> None:
     from gpuprof.attach.enter import SilentError
-    from gpuprof.attach.record import Wanted, record
+    from gpuprof.attach.record import record
     from gpuprof.attach.stuck import add_if_stuck
     from gpuprof.commands.output import progress
     from gpuprof.conclude import complete_manifest
 
-    assert isinstance(wanted, Wanted)
     click.echo(_said(found, ways), err=True)
     try:
         with progress() as told:
@@ -209,17 +226,55 @@ def _problem(done: Recorded) -> str:
     return "" if done.has_trace else next(iter(failures), "")
 
 
-def _observe(found: Sequence[Target], ways: Sequence[Access], folder: Path, seconds: float) -> None:
+def _from_outside(
+    found: Sequence[Target], ways: Sequence[Access], folder: Path, wanted: Wanted
+) -> None:
+    """With nothing put into the job: through Kineto's own door, else by looking on."""
     from gpuprof.attach.outside import observe
     from gpuprof.commands.output import progress
     from gpuprof.conclude import complete_manifest
 
+    done = _by_door(found, folder, wanted)
+    if done is not None:
+        complete_manifest(folder)
+        if not done.has_trace:
+            raise GpuprofError(
+                _problem(done) or "no step was recorded", hint=f"what was seen is in {folder}"
+            )
+        _verdict(folder)
+        return
     with progress() as told:
-        lines = observe(found, ways, folder, seconds, told or _nothing)
+        lines = observe(found, ways, folder, wanted.seconds or OBSERVED_S, told or _nothing)
     complete_manifest(folder)
     for line in lines:
         click.echo(line)
     _verdict(folder)
+
+
+def _by_door(found: Sequence[Target], folder: Path, wanted: Wanted) -> Recorded | None:
+    """What Kineto recorded by itself; None, and why, where it can't be asked to."""
+    from gpuprof.attach.by_door import record_by_door
+    from gpuprof.attach.kineto_door import DoorError, why_closed
+    from gpuprof.commands.output import progress
+
+    why = next((reason for target in found if (reason := why_closed(target))), "")
+    if not why:
+        click.echo("Asking the job's own Kineto, as a daemon would: nothing is put in.", err=True)
+        try:
+            with progress() as told:
+                done = record_by_door(found, folder, wanted, told or _nothing)
+        except DoorError as error:
+            why = error.message
+        else:
+            if done is not None:
+                return done
+            why = "the job's Kineto did not ask for work"
+    click.echo(
+        f"No trace either: {why}. Looking on from outside, with stacks and counters only; for a"
+        " trace without entering, start the job with KINETO_USE_DAEMON=1, or with gpuprof run.",
+        err=True,
+    )
+    return None
 
 
 def _nothing(what: str, done: int, total: int) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import gpuprof
 from fixtures.attached import PATIENCE_S, Loop, is_recording, wait_until
-from gpuprof.attach import access, enter, targets
+from gpuprof.attach import access, enter, standstill, targets
 from gpuprof.errors import GpuprofError
 
 pytest.importorskip("torch")
@@ -241,8 +241,8 @@ def test_stuck_in_native_code_is_said(tmp_path, start, needs_ptrace, monkeypatch
     assert child.poll() is None
 
 
-def test_traced_already(tmp_path, loop) -> None:
-    """By a debugger, or by another tool: who it is, is said."""
+def test_traced_already_is_looked_on_from_outside(tmp_path, loop) -> None:
+    """By a debugger, or by another tool: who it is, what is lost by it, and what would help."""
     program = (
         "import sys, time; from gpuprof.attach import ptrace; ptrace.seize(int(sys.argv[1]));"
         " print(flush=True); time.sleep(60)"
@@ -253,7 +253,12 @@ def test_traced_already(tmp_path, loop) -> None:
     assert tracer.stdout is not None
     tracer.stdout.readline()
     try:
-        assert "is traced already by" in refused(attach(tmp_path, loop.pid))
+        done = attach(tmp_path, loop.pid, "--duration", "1")
+        assert done.returncode == 0, done.stderr
+        assert "is traced already by" in done.stderr
+        assert "for more: end that first" in done.stderr
+        assert "No trace either" in done.stderr
+        assert "cores" in done.stdout
     finally:
         tracer.kill()
         tracer.wait()
@@ -265,6 +270,7 @@ def test_from_outside_only(tmp_path, loop) -> None:
     done = attach(tmp_path, loop.pid, "--no-inject", "--duration", "2")
     assert done.returncode == 0, done.stderr
     assert "cores" in done.stdout
+    assert "main thread" in done.stdout or standstill.spy_program() is None
     assert not list((tmp_path / "run").glob("trace*"))
 
 
