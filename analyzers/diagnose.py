@@ -13,6 +13,7 @@ from gpuprof.analyzers.bound import find_bound
 from gpuprof.analyzers.causes import CAUSES
 from gpuprof.analyzers.causes.base import Cause, RunView, Verdict
 from gpuprof.analyzers.facts import find_facts
+from gpuprof.analyzers.group_skew import GroupSkew, group_skews
 from gpuprof.analyzers.joint import joint_pricing
 from gpuprof.analyzers.late_reasons import parts_by_rank
 from gpuprof.analyzers.pricing import Pricing, trusted
@@ -99,10 +100,13 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
     roofline = device_roofline(first, first.main)
     comparison = joint = None
     parts: dict[int, RankParts] = {}
+    skews: tuple[GroupSkew, ...] = ()
     if len(accounts) > 1:
         summaries = [summarize(account) for account in accounts]
         comparison = compare_summaries(summaries)
         parts = parts_by_rank(summaries)
+        named = {group.name: group.description for group in first.trace.meta.groups}
+        skews = group_skews(summaries, parts, named)
         joint = joint_pricing(
             [account.main.pricing for account in accounts], summaries, comparison.clock_offset_ns
         )
@@ -121,6 +125,7 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         missing=missing,
         parts=parts,
         told=told,
+        skews=skews,
     )
     warnings += window_warnings(told)
     return view, warnings + [w for account in accounts for w in data_warnings(account)]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.facts import RunFacts
+from gpuprof.analyzers.group_skew import GroupSkew
 from gpuprof.analyzers.pricing import Price, trusted
 from gpuprof.analyzers.recorded_window import RecordedWindow
 from gpuprof.analyzers.roofline import RooflineSummary
@@ -62,7 +63,7 @@ Verdict = Finding | RuledOut | NotJudged
 class RunView:
     """A run, accounted. ranks: at least one. comparison: None with a single rank. joint: the
     pricing of all ranks together, None with a single rank or where they can't be replayed so.
-    parts: rank -> what it does in an average step, empty with a single rank.
+    parts: rank -> what it does in an average step, empty with a single rank. skews: uneven groups.
     missing: why the busy time of the device isn't in the recording, "" where it is; then nothing
     is judged. told: rank -> what gpuprof's own recorder says of the window, where it recorded."""
 
@@ -75,6 +76,7 @@ class RunView:
     missing: str = ""
     parts: Mapping[int, RankParts] = field(default_factory=dict)
     told: Mapping[int, RecordedWindow] = field(default_factory=dict)
+    skews: tuple[GroupSkew, ...] = ()
 
     @property
     def first(self) -> RankAccount:

@@ -36,6 +36,7 @@ from gpuprof.analyzers.causes.base import (
 from gpuprof.analyzers.collective_kinds import CollectiveKind
 from gpuprof.analyzers.communication_fixes import named_ranks
 from gpuprof.analyzers.exposed import exposed_collectives
+from gpuprof.analyzers.group_skew import evidence_of
 from gpuprof.analyzers.imbalance import bubble_frac
 from gpuprof.analyzers.late_reasons import kernels_of
 from gpuprof.analyzers.wording import percent
@@ -98,6 +99,7 @@ def judge(run: RunView) -> Verdict:
         evidence=[
             *(_skew_evidence(skew, "rank") if uneven or bubble is None else []),
             *(_kernel_evidence(run, skew) if uneven else []),
+            *(evidence_of(run.skews) if uneven or bubble is not None else []),
             *(_bubble_evidence(bubble) if bubble is not None else []),
         ],
         fixes=_fixes(run, skew, bubble, uneven),
