@@ -17,6 +17,8 @@ async function start() {
   document.getElementById('gp-intro').hidden = false;
   document.getElementById('gp-static').hidden = true;
   for (const button of document.querySelectorAll('.goto')) button.hidden = false;
+  const used = new Set(meta.names.map((name) => meta.classes[name[1]]));
+  for (const item of document.querySelectorAll('.idle-key')) item.hidden = !used.has(item.dataset.class);
   viewer = openTimeline(meta, lanes, events, deep);
   offerExports(meta, lanes);
 }
@@ -40,7 +42,7 @@ addEventListener('beforeprint', () => {
   before = {theme: root.dataset.theme, closed};
   for (const item of closed) item.open = true;
   root.dataset.theme = 'light';
-  if (viewer) { viewer.retheme(); viewer.resize(); }
+  if (viewer) { viewer.retheme(); viewer.draw(); } // now: no frame comes before the paper
 });
 addEventListener('afterprint', () => {
   if (!before) return;

@@ -587,5 +587,5 @@ function openTimeline(meta, lanes, events, deep) {
   resize();
   draw();
   addEventListener('resize', resize);
-  return {retheme, resize};
+  return {retheme, resize, draw};
 }

@@ -184,7 +184,10 @@ def test_printing_opens_every_finding_on_white_and_restores_the_page(
         closed = "document.querySelectorAll('.findings details:not([open])').length"
         assert page.eval(closed) == 1
         page.call("Page.printToPDF", printBackground=True)
-        page.eval("dispatchEvent(new Event('beforeprint'))")
+        # Drawn at once: no frame comes between this event and the paper.
+        assert (
+            page.eval(f"dispatchEvent(new Event('beforeprint')); {PIXEL}(5, 40)") == "245,246,248"
+        )
         page.call("Emulation.setEmulatedMedia", media="print")
         page.eval("new Promise((done) => setTimeout(done, 100))")
         assert page.eval(closed) == 0
