@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuprof.analyzers.lateness import incomplete_beta
+from gpuprof.analyzers.distributions import incomplete_beta
 
 F64 = NDArray[np.float64]
 

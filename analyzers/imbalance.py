@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.analyzers.lateness import incomplete_beta
+from gpuprof.analyzers.distributions import incomplete_beta
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
