@@ -37,6 +37,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuprof.analyzers.distributions import incomplete_beta
+
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
