@@ -75,15 +75,21 @@ def findings_from_stacks(stacks: Sequence[RankStacks]) -> list[Finding]:
 
 def join_hangs(exact: Sequence[Finding], seen: Sequence[Finding]) -> list[Finding]:
     """One hang from two recordings: calls that are numbered, and what the ranks were seen to do.
+    Two that name different ranks stay two.
 
     Args:
-        exact: From flight-recorder dumps, whose numbers tell a left-out call from a late one.
-        seen: From stacks.
+        exact: From flight-recorder dumps or the like, whose numbers tell a left-out call from a
+            late one.
+        seen: From what shows the same hang less exactly: stacks, a log.
     """
     hangs = [one for one in exact if one.cause == "hang"]
-    if not hangs or not seen:
+    second = next((one for one in seen if one.cause == "hang"), None)
+    if not hangs or second is None:
         return [*exact, *seen]
-    first, stacks = hangs[0], seen[0]
+    first, stacks = hangs[0], second
+    named = first.late_ranks and stacks.late_ranks
+    if named and not set(first.late_ranks) & set(stacks.late_ranks):
+        return [*exact, *seen]
     joined = msgspec.structs.replace(
         first,
         severity="critical" if "critical" in (first.severity, stacks.severity) else "warning",
@@ -95,7 +101,8 @@ def join_hangs(exact: Sequence[Finding], seen: Sequence[Finding]) -> list[Findin
             *(item for item in stacks.evidence if item.unit != CLASS_UNIT),
         ),
     )
-    return [joined if one is first else one for one in exact]
+    rest = [one for one in seen if one is not stacks]
+    return [joined if one is first else one for one in exact] + rest
 
 
 def waits_for_ranks(stacks: Sequence[RankStacks]) -> bool:
@@ -195,6 +202,8 @@ def _finding(picture: Picture, answer: _Answer) -> Finding:
     names = rank_list(one.rank for one in answer.late)
     if not answer.late:
         title = f"All {_number(len(answer.waiting))} ranks that were seen stand in {call}"
+        if len(answer.waiting) == 1:
+            title = f"Rank {answer.waiting[0].rank} stands in {call}{_at(answer.waiting[0])}"
     elif len(answer.late) == 1:
         one = answer.late[0]
         title = f"Rank {one.rank} did not come to {call}: it {_did(one)}"

@@ -79,7 +79,13 @@ def findings_of(other: OtherSources) -> list[Finding]:
     if other.comm_log is not None:
         from gpuprof.analyzers.nccl_causes import findings_from_commlog
 
-        found += findings_from_commlog(other.comm_log)
+        logged = findings_from_commlog(other.comm_log)
+        if any(one.cause == "hang" for one in found):
+            from gpuprof.analyzers.hang import join_hangs
+
+            found = join_hangs(found, logged)
+        else:
+            found += logged
     if other.topologies:
         from gpuprof.analyzers.nccl_causes import findings_from_topology
 

@@ -35,6 +35,10 @@ COUNTS = re.compile(
     r"last completed (?:NCCL )?work: (?P<done>-?\d+)"
 )
 
+DEFAULT_LIMIT_MS = 600_000
+"""PyTorch's own limit for NCCL, ten minutes (thirty for gloo and for older versions). One that is
+lower ends jobs whose ranks are merely slow now and then: a save, an evaluation, a cold cache."""
+
 START_UP_SEQUENCE = 3
 """Collectives before this one belong to set-up: barriers around tokenizing, downloads, broadcasts
 of parameters (two of two such labelled time-outs are barriers at number 1 to 3)."""
@@ -272,7 +276,18 @@ def _fixes(kind: str, late: list[int], first: TimedOut | None) -> list[Fix]:
             ),
             look,
         ]
+    if first is not None and first.limit_ms < DEFAULT_LIMIT_MS:
+        return [look, _longer(first), record]
     return [look, record]
+
+
+def _longer(first: TimedOut) -> Fix:
+    return Fix(
+        title=f"Raise the time-out of {first.limit_ms / 1000:g} s if this happens now and then",
+        detail="It is below PyTorch's own ten minutes: a rank that saves, evaluates or reads from a"
+        " cold disk for longer ends the job, although it would have come.",
+        code="dist.init_process_group(…, timeout=timedelta(minutes=30))",
+    )
 
 
 def _stuck(log: CommLog) -> list[Finding]:

@@ -1,14 +1,18 @@
-"""What a job that stands still has to say itself: flight-recorder dumps, and NCCL's RAS.
+"""What a job that stands still has to say itself: flight-recorder dumps, logs, and NCCL's RAS.
 
 PyTorch's recorder leaves its dumps where TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE
 says, when a time-out comes; a job that was started with TORCH_NCCL_DEBUG_INFO_PIPE_FILE writes them
 at once when something is written into the pipes of that name. RAS listens on a port of its own.
+Of the logs only lines of the communication libraries are kept: NCCL_DEBUG_FILE's as they are, and
+what they and PyTorch's watchdog have written to a standard error that is a file.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import socket
+import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,6 +29,10 @@ MAX_DUMP_BYTES = 256 << 20
 DUMPED_S = 2.0
 """How long dumps are waited for that were asked for."""
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+MAX_LOG_BYTES = 32 << 20
+"""The end of a log; what made the job stand is not far from it."""
+_OF_LIBRARIES = re.compile(rb"NCCL (?:INFO|WARN|version)|ProcessGroup|Watchdog caught|RCCL|Gloo")
 
 RAS_VARIABLE = "NCCL_RAS_ADDR"
 RAS_DEFAULT = ("localhost", 28028)
@@ -117,6 +125,50 @@ def _read(path: Path | None, one: Member) -> bytes:
         with os.fdopen(file, "rb") as dump:
             if os.fstat(file).st_size <= MAX_DUMP_BYTES:
                 return dump.read()
+    return b""
+
+
+def keep_logs(members: Sequence[Member], folder: Path) -> int:
+    """Copies what the communication libraries have said, and says how many files came of it.
+
+    Raises:
+        OSError: the run directory can't be written.
+    """
+    kept: set[tuple[int, int]] = set()
+    for one in members:
+        for name, path in (("nccl", _debug_file(one)), ("stderr", Path(f"/proc/{one.pid}/fd/2"))):
+            lines = _lines_of_libraries(path, kept) if path is not None else b""
+            if lines:
+                (folder / run.NCCL).mkdir(exist_ok=True)
+                (folder / run.NCCL / f"{name}-rank{one.rank:05d}.log").write_bytes(lines)
+    return len(kept)
+
+
+def _debug_file(one: Member) -> Path | None:
+    """Where NCCL writes its log; it fills in host and pid as its own process counts."""
+    text = one.environment.get("NCCL_DEBUG_FILE", "")
+    if not text:
+        return None
+    host = socket.gethostname().split(".", 1)[0]
+    text = text.replace("%h", host).replace("%p", str(one.inner_pid)).replace("%%", "%")
+    path = text if text.startswith("/") else f"{one.folder}/{text}"
+    return Path(f"/proc/{one.pid}/root{path}")
+
+
+def _lines_of_libraries(path: Path, known: set[tuple[int, int]]) -> bytes:
+    """The lines that a reader of NCCL's logs has a use for, of the end of a file that is not known
+    already: ranks share a standard error."""
+    with suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(file, "rb") as log:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode) or (found.st_dev, found.st_ino) in known:
+                return b""
+            log.seek(max(0, found.st_size - MAX_LOG_BYTES))
+            lines = [line for line in log.read().split(b"\n") if _OF_LIBRARIES.search(line)]
+            if lines:
+                known.add((found.st_dev, found.st_ino))
+                return b"\n".join(lines) + b"\n"
     return b""
 
 

@@ -74,6 +74,7 @@ def _fill(found: Sequence[Target], stacks: Sequence[RankStacks], folder: Path, j
     by_pid = {one.header.pid: one for one in stacks}
     members = members_of(found)
     job_says.keep_dumps(members, folder)
+    job_says.keep_logs(members, folder)
     job_says.keep_ras(members, folder)
     for member in members:
         seen = by_pid.get(member.pid)

@@ -101,3 +101,16 @@ def test_ras_is_asked_in_its_own_words() -> None:
 def test_ranks_that_belong_on_this_host(environment: dict[str, str], missing: list[int]) -> None:
     """The launcher says how many; else all do where nobody else could reach the address."""
     assert expected_ranks([member(0, **environment)]) == missing
+
+
+def test_only_lines_of_the_libraries_are_kept(tmp_path: Path) -> None:
+    """The watchdog's and NCCL's; what the program itself prints stays where it is."""
+    log = tmp_path / "nccl.log"
+    said = "node0:7:9 [0] NCCL WARN Connection closed by remote peer"
+    log.write_text(f"secret of the program\n{said}\n")
+    out = tmp_path / "out"
+    out.mkdir()
+    ranks = [member(rank, NCCL_DEBUG_FILE=str(log)) for rank in (0, 1)]
+    job_says.keep_logs(ranks, out)
+    (kept,) = (out / "nccl").glob("nccl-*")  # one file, however many ranks write to it
+    assert kept.read_text() == said + "\n"
