@@ -65,8 +65,8 @@ class Agent:
         }
         with open(self._path("config")) as file:
             plan = json.load(file)["windows"]
-        self.windows = Windows(plan, self.error)
         self.hooks = Hooks(self)
+        self.windows = Windows(plan, self.error, self.hooks.syncs)
         self.beats: list[int] = []  # ends of steps, ns since the epoch
         self.start_at: int | None = None
         self.asked_s = time.monotonic()
@@ -330,6 +330,7 @@ class Agent:
                 "source": hooks.source,
                 "beats": self.beats,
                 "events": hooks.events,
+                "calls": hooks.callers.listed(),
                 "windows": self.windows.recorded,
                 "errors": self.errors,
                 "main": self.main,

@@ -11,6 +11,8 @@ import threading
 import time
 from typing import Any
 
+from gpuprof.attach.agent_callers import Callers, Syncs
+
 LOADER_PATIENCE = 8
 """So many batches without an optimizer step, and batches are the steps (as in a session)."""
 MOST_EVENTS = 200000
@@ -38,6 +40,8 @@ class Hooks:
         self.source = "none"
         self.beat_of = 0
         self.fetches = 0
+        self.callers = Callers()
+        self.syncs = Syncs(self.callers, self.patch)
 
     def put(self, torch: Any) -> None:
         """Puts all hooks in."""
@@ -46,26 +50,28 @@ class Hooks:
             self._hook_optimizers(optimizers)
         loaders: Any = sys.modules.get("torch.utils.data.dataloader")
         if hasattr(loaders, "_BaseDataLoaderIter"):
-            self.patch(loaders._BaseDataLoaderIter, "__next__", self._timed_fetch)
-        self.patch(torch, "save", lambda original: self._named(original, "torch.save"))
-        self.patch(os, "fsync", lambda original: self._named(original, "os.fsync"))
+            self._put(loaders._BaseDataLoaderIter, "__next__", self._timed_fetch)
+        self._put(torch, "save", lambda original: self._named(original, "torch.save"))
+        self._put(os, "fsync", lambda original: self._named(original, "os.fsync"))
         profilers = sys.modules.get("torch.autograd.profiler")
         for kind, name in STARTS:
             owner = getattr(profilers, kind, None)
             if owner is not None and name in vars(owner):
-                self.patch(owner, name, self._giving_way)
+                self._put(owner, name, self._giving_way)
 
     def take_out(self) -> None:
         """Takes everything back, the last first."""
         self.off = True
+        self.syncs.take_out()
         while self.undo:
             try:
                 self.undo.pop()()
             except Exception as error:
                 self.agent.error(f"could not undo a hook: {error}")
 
-    def patch(self, owner: Any, name: str, make: Any) -> None:
-        """Replaces an attribute by `make(original)`; undone only while it is still on top."""
+    def patch(self, owner: Any, name: str, make: Any) -> Any:
+        """Replaces an attribute by `make(original)`, and returns what takes it back: that is only
+        done while it is still on top."""
         had = name in vars(owner)
         original = getattr(owner, name)
         replacement = make(original)
@@ -84,7 +90,10 @@ class Hooks:
                     delattr(owner, name)
 
         setattr(owner, name, replacement)
-        self.undo.append(undo)
+        return undo
+
+    def _put(self, owner: Any, name: str, make: Any) -> None:
+        self.undo.append(self.patch(owner, name, make))
 
     def _hook_optimizers(self, optimizers: Any) -> None:
         """Adds a hook for all optimizers without touching the table that may be iterated right
@@ -111,8 +120,13 @@ class Hooks:
             if self.off or os.getpid() != self.pid:
                 return original(iterator)
             began = time.time_ns()
-            batch = original(iterator)
-            self._note("input", began)
+            counts = self.callers.enter()
+            try:
+                batch = original(iterator)
+            finally:
+                spent_ns = self._note("input", began)
+                if counts:
+                    self.callers.leave("input", "next(DataLoader)", sys._getframe(1), spent_ns)
             self.batch_fetched()
             return batch
 
@@ -123,6 +137,7 @@ class Hooks:
             if self.off or os.getpid() != self.pid:
                 return original(*arguments, **keywords)
             began = time.time_ns()
+            counts = self.callers.enter()
             span = None
             if self.agent.is_recording() and threading.get_ident() == self.main:
                 span = sys.modules["torch"].profiler.record_function(label)
@@ -132,7 +147,9 @@ class Hooks:
             finally:
                 if span is not None:
                     span.__exit__(None, None, None)
-                self._note("checkpoint", began)
+                spent_ns = self._note("checkpoint", began)
+                if counts:
+                    self.callers.leave("checkpoint", label, sys._getframe(1), spent_ns)
 
         return named
 
@@ -144,9 +161,11 @@ class Hooks:
 
         return start
 
-    def _note(self, what: str, began: int) -> None:
+    def _note(self, what: str, began: int) -> int:
+        spent_ns = time.time_ns() - began
         if len(self.events) < MOST_EVENTS:
-            self.events.append((what, began, time.time_ns() - began))
+            self.events.append((what, began, spent_ns))
+        return spent_ns
 
     def optimizer_stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         """Told by torch after each step of any optimizer; the first one seen sets the beat."""

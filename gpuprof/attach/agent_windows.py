@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from gpuprof.attach.agent_callers import core_time
 from gpuprof.attach.agent_export import save_trace
 
 LONGEST_WINDOW_S = 60.0
@@ -29,11 +30,13 @@ class Windows:
 
     plan: those to come, the open one first; each a dictionary with kind, file, steps, seconds,
     stacks, shapes and apart (seconds after the one before). recorded: those that are written.
+    syncs: put in and taken out with the windows that have stacks.
     """
 
-    def __init__(self, plan: list[dict[str, Any]], error: Any) -> None:
+    def __init__(self, plan: list[dict[str, Any]], error: Any, syncs: Any) -> None:
         self.plan = plan
         self.error = error
+        self.syncs = syncs
         self.recorded: list[dict[str, Any]] = []
         self.finished: list[tuple[Any, dict[str, Any]]] = []
         self.profile: Any = None
@@ -42,6 +45,7 @@ class Windows:
         self.timed = False
         self.steps = 0
         self.from_ns = 0
+        self.core = (0, 0)
         self.stop_ns_per_step = 0
         self.ready_s = time.monotonic()
 
@@ -91,6 +95,8 @@ class Windows:
         self.profile, self.window, self.timed = profile, window, timed
         self.steps, self.from_ns = 0, began if timed else 0
         self._as_ours(profile.start)
+        if timed:
+            self._begin()
         window["open_ns"], window["start_ns"] = began, time.time_ns() - began
         window["first_step"] = step + WARM_UP_STEPS
 
@@ -109,6 +115,13 @@ class Windows:
         self._as_ours(self.profile.step)
         if not self.from_ns:
             self.from_ns = time.time_ns()
+            self._begin()
+
+    def _begin(self) -> None:
+        """From here on it is recorded."""
+        if self.window["stacks"]:
+            self.syncs.put_in(sys.modules["torch"])
+        self.core = core_time()
 
     def _as_ours(self, what: Any) -> None:
         self.ours = True
@@ -124,6 +137,8 @@ class Windows:
         if profile is None:
             return
         began = time.time_ns()
+        on_core, ready = (now - before for before, now in zip(self.core, core_time()))  # noqa: B905
+        self.syncs.take_out()
         try:
             profile.stop()
         finally:
@@ -134,6 +149,8 @@ class Windows:
             until_ns=began,
             stop_ns=time.time_ns() - began,
             recorded=0 if timed else done,
+            core_ns=on_core,
+            ready_ns=ready,
             timed=timed,
         )
         self.stop_ns_per_step = window["stop_ns"] // max(1, done)
@@ -145,6 +162,7 @@ class Windows:
         """Something in torch.profiler went wrong: no further window."""
         self.error(f"torch.profiler failed: {type(failure).__name__}: {failure}")
         self.plan, self.profile, self.window, self.timed = [], None, {}, False
+        self.syncs.take_out()
 
     def export(self, box: str) -> None:
         """Writes what is finished; on any thread."""

@@ -26,6 +26,8 @@ from gpuprof.run_writer import window_kind, write_record
 MAX_NOTES = 20
 MAX_NOTE_CHARS = 400
 COPY_BYTES = 1 << 20
+MAX_CALLS = 1000
+CALL_FIELDS = 8
 PACK_LEVEL = 1
 """The verdict is waited for: size matters less than seconds."""
 
@@ -110,6 +112,8 @@ def take_windows(record: run.RankRecord, box: Mailbox, observed: dict[str, Any],
                 stacks=stacks,
                 shapes=bool(window.get("shapes")),
                 step_ms=round(length_ns / steps / 1e6, 4) if steps else 0.0,
+                core_ms=_per_step_ms(window.get("core_ns"), steps),
+                ready_ms=_per_step_ms(window.get("ready_ns"), steps),
                 size_bytes=size,
             )
         )
@@ -137,6 +141,44 @@ def _pack(source: Path, target: Path) -> int | None:
         finally:
             unfinished.unlink(missing_ok=True)
     return target.stat().st_size
+
+
+def _per_step_ms(value: object, steps: int) -> float | None:
+    """None where the kernel does not count: a thread that has run a step was on a core."""
+    return round(_number(value) / steps / 1e6, 4) if steps and _number(value) >= 0 else None
+
+
+def take_calls(record: run.RankRecord, observed: dict[str, Any]) -> None:
+    """Lines of the program that saved, asked for a batch, or read a tensor's values."""
+    for call in (observed.get("calls") or [])[:MAX_CALLS]:
+        if not isinstance(call, list) or len(call) != CALL_FIELDS:
+            continue
+        kind, what, file, line, function, device, count, spent_ns = call
+        total_ms = round(_number(spent_ns) / 1e6, 3)
+        if kind == "sync":
+            record.sync_lines.append(
+                run.SyncLine(
+                    call=_text(what),
+                    file=_text(file),
+                    line=_number(line),
+                    device=_text(device),
+                    count=_number(count),
+                    total_ms=total_ms,
+                )
+            )
+        elif kind in ("input", "checkpoint"):
+            record.call_lines.append(
+                run.CallLine(
+                    kind=kind,
+                    call=_text(what),
+                    file=_text(file),
+                    line=_number(line),
+                    function=_text(function),
+                    count=_number(count),
+                    total_ms=total_ms,
+                )
+            )
+    record.call_lines.sort(key=lambda one: -one.total_ms)
 
 
 def take_steps(record: run.RankRecord, observed: dict[str, Any], out: Path) -> None:

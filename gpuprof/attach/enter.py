@@ -55,7 +55,14 @@ class Entered:
     seconds: float
 
 
-PARTS = ("agent_hooks", "agent_stacks", "agent_export", "agent_windows", "agent")
+PARTS = (
+    "agent_callers",
+    "agent_hooks",
+    "agent_stacks",
+    "agent_export",
+    "agent_windows",
+    "agent",
+)
 
 
 def agent_text() -> str:

@@ -276,6 +276,7 @@ def _out(
         observed, left = enter.see_off(each)
         with suppress(OSError):
             assemble.take_windows(one, each.box, observed, folder)
+            assemble.take_calls(one, observed)
             assemble.take_steps(one, observed, folder)
             assemble.take_stacks(one, observed, folder)
         assemble.take_errors(one, observed.get("errors") or [])

@@ -122,6 +122,9 @@ def test_a_running_loop_gets_its_verdict_and_the_same_losses(tmp_path, training)
     run = gpuprof.load(tmp_path / "run")
     assert run.manifest.launched_by == "attach"
     assert [(w.kind, w.steps) for w in run.ranks[0].windows] == [("timing", 7), ("attribution", 2)]
+    (reads,) = (one for one in run.ranks[0].sync_lines if one.call == ".item()")
+    assert (Path(reads.file).name, reads.count) == ("program0.py", 2)  # one in each of two steps
+    assert run.ranks[0].windows[0].core_ms is not None
     trace = json.loads(gzip.decompress((tmp_path / "run/trace-rank00000.json.gz").read_bytes()))
     names = [e.get("name", "") for e in trace["traceEvents"] if e.get("ph") == "X"]
     assert sum(name.startswith("ProfilerStep#") for name in names) == 7
