@@ -49,6 +49,15 @@ class Planted:
     at_least: bool = False
 
 
+@dataclass(frozen=True)
+class How:
+    """steps: that a workload takes. device: "cpu" or "cuda". window: steps that are recorded."""
+
+    steps: int = 24
+    device: str = "cpu"
+    window: int = 10
+
+
 def loader(variant: str, line: str) -> Planted:
     return Planted("slow_loader.py", "dataloader", line, ("--variant", variant))
 
@@ -65,7 +74,7 @@ PLANTED = {
         *("python_overhead.py", "host-overhead", "by_the_piece|step|gates"), at_least=True
     ),
     "checkpoint": Planted("blocking_checkpoint.py", "checkpoint", "write|save|fsync"),
-    "late-rank": Planted("late_rank.py", "nccl-wait", "cleaned", ranks=2),
+    "late-rank": Planted("late_rank.py", "nccl-wait", "cleaned|centered", ranks=2),
     "imbalance": Planted("imbalance.py", "imbalance", "main|model", ranks=2),
 }
 
@@ -123,25 +132,25 @@ class Outcome:
         return near and gone and self.named > most and self.placed > most
 
 
-def command(planted: Planted, steps: int, *, fixed: bool) -> list[str]:
+def command(planted: Planted, how: How, *, fixed: bool) -> list[str]:
     launcher = [sys.executable]
     if planted.ranks > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone"]
         launcher += [f"--nproc-per-node={planted.ranks}"]
     switch = ["--fixed"] if fixed else []
     script = os.fspath(WORKLOADS / planted.script)
-    common = ("--steps", str(steps), "--device", "cpu")
+    common = ("--steps", str(how.steps), "--device", how.device)
     return [*launcher, script, *common, *planted.arguments, *switch]
 
 
-def measured(planted: Planted, steps: int) -> Step:
+def measured(planted: Planted, how: How) -> Step:
     """The mean step of the repaired form, without gpuprof.
 
     With several ranks the time that one waits for another's core is in no counter of its own: there
     it is taken for as long as its own thread was kept from computing.
     """
     done = subprocess.run(
-        command(planted, steps, fixed=True), capture_output=True, text=True, check=True
+        command(planted, how, fixed=True), capture_output=True, text=True, check=True
     )
     found = RESULT.search(done.stdout)
     assert found is not None, done.stdout
@@ -151,11 +160,11 @@ def measured(planted: Planted, steps: int) -> Step:
     return Step(step, step - ready)
 
 
-def diagnosed(planted: Planted, steps: int, folder: Path, *, fixed: bool) -> Diagnosis:
+def diagnosed(planted: Planted, how: How, folder: Path, *, fixed: bool) -> Diagnosis:
     """The diagnosis of a recorded run, which stays in the folder."""
-    recorded = [sys.executable, "-m", "gpuprof", "run", "--quiet", "--out", os.fspath(folder), "--"]
+    recorded = [sys.executable, "-m", "gpuprof", "run", "--quiet", "--out", os.fspath(folder)]
     done = subprocess.run(
-        [*recorded, *command(planted, steps, fixed=fixed)],
+        [*recorded, "--steps", str(how.window), "--", *command(planted, how, fixed=fixed)],
         capture_output=True,
         text=True,
         check=False,
@@ -187,12 +196,12 @@ def place(finding: Finding) -> str:
     return f"{Path(where.file).name}:{where.line} {where.function} | {text}"
 
 
-def repeat(outcome: Outcome, steps: int, folder: Path) -> None:
+def repeat(outcome: Outcome, how: How, folder: Path) -> None:
     """Once more: the planted form recorded, the repaired one on its own, and recorded."""
     planted = outcome.planted
-    found = diagnosed(planted, steps, folder / "planted", fixed=False)
-    outcome.repaired.append(measured(planted, steps))
-    repaired = diagnosed(planted, steps, folder / "repaired", fixed=True)
+    found = diagnosed(planted, how, folder / "planted", fixed=False)
+    outcome.repaired.append(measured(planted, how))
+    repaired = diagnosed(planted, how, folder / "repaired", fixed=True)
     target = next((f for f in found.findings if f.cause == planted.cause), None)
     outcome.first.append(found.findings[0].cause if found.findings else "none")
     outcome.has_it.append(planted.cause in {f.cause for f in repaired.findings})
@@ -269,7 +278,7 @@ def main() -> int:
         for number in range(options.repeats):
             with tempfile.TemporaryDirectory() as scratch:
                 kept = options.keep / f"{name}-{number}" if options.keep else Path(scratch)
-                repeat(outcome, options.steps, kept)
+                repeat(outcome, How(options.steps), kept)
             loads.append(os.getloadavg()[0])
         right += outcome.right
         rows.append(row(name, outcome))
