@@ -75,7 +75,7 @@ PLANTED = {
     ),
     "checkpoint": Planted("blocking_checkpoint.py", "checkpoint", "write|save|fsync"),
     "late-rank": Planted("late_rank.py", "nccl-wait", "cleaned|centered", ranks=2),
-    "imbalance": Planted("imbalance.py", "imbalance", "main|model", ranks=2),
+    "imbalance": Planted("imbalance.py", "imbalance", "", ranks=2),  # in the data, on no line
 }
 
 

@@ -20,7 +20,7 @@ from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.facts import RunFacts
 from gpuprof.analyzers.group_skew import GroupSkew
 from gpuprof.analyzers.pricing import Price, trusted
-from gpuprof.analyzers.recorded_window import RecordedWindow
+from gpuprof.analyzers.recorded_window import READY_FROM, RecordedWindow
 from gpuprof.analyzers.roofline import RooflineSummary
 from gpuprof.analyzers.why_late import RankParts
 from gpuprof.analyzers.wording import percent
@@ -101,6 +101,22 @@ class RunView:
         """Share of the recorded time that a thread of the loop stood ready while other processes
         had its core: that of the rank that had it worst, 0 where it was not recorded."""
         return max((window.ready_frac for window in self.told.values()), default=0.0)
+
+    def may_be_others(self, share: float) -> str:
+        """Why time in which ranks wait for each other, not always for the same one, can't be told
+        from other processes' doing; "" where it can.
+
+        Where the CPU is the device, a rank that is put off its core lets the others wait. It may
+        have cost as much of the step as the rank stood ready for a core.
+        """
+        if self.has_device or self.ready_frac < READY_FROM:
+            return ""
+        if share - self.ready_frac >= self.named_from:
+            return ""
+        return (
+            f"{percent(share)} of the step passes in waiting, for no rank in particular, and other"
+            f" processes had the cores {percent(self.ready_frac)} of the time"
+        )
 
     @property
     def named_from(self) -> float:
@@ -188,6 +204,10 @@ class RunView:
         part = gaps.parts[bucket]
         longest = [int(i) for i in part.argsort()[::-1][:MOST_WINDOWS] if part[i] > 0]
         return tuple(self.window(rank, int(gaps.start_ns[i]), int(gaps.end_ns[i])) for i in longest)
+
+
+ALONE = "record on a machine that nothing else uses"
+"""What to do where other processes hide what the run itself does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ import numpy as np
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
+    ALONE,
     LEAST_GAIN,
     Cause,
     RunView,
@@ -136,7 +137,7 @@ def _passing(run: RunView, share: float, unprofiled: Gain | None) -> Verdict | N
             cause=ID,
             missing=f"{busy}: {percent(least)} to {percent(most)} of the step passes outside of"
             " operators at the same places in each step, and the band begins between them",
-            command="record on a machine that nothing else uses",
+            command=ALONE,
         )
     return RuledOut(
         cause=ID,

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.busbw import bandwidths, bus_bandwidth, message_bytes
 from gpuprof.analyzers.causes.base import (
+    ALONE,
     LEAST_GAIN,
     MOST_WINDOWS,
     Cause,
@@ -133,6 +134,9 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
         title = f"{named_ranks(late).capitalize()} {come} late: the others wait"
         title += f" {percent(waiting_frac(run.ranks, comparison, late))} of each step"
     else:
+        others = run.may_be_others(share)
+        if others:
+            return NotJudged(cause=ID, missing=others, command=ALONE)
         gain = _faster(run, comparison)
         if gain is not None and gain.reduction < LEAST_GAIN:
             why = _other_work_comes_out(share, gain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from fixtures.traces import TraceBuilder
 from fixtures.views import COMPUTE, Machine, texts, view
 from gpuprof.analyzers.causes import imbalance, nccl_wait
 from gpuprof.analyzers.diagnose import Recorded, view_of
+from gpuprof.analyzers.recorded_window import RecordedWindow
 from gpuprof.diagnosis import Finding, NotJudged, RuledOut
 from gpuprof.readers.kineto import read_trace
 
@@ -233,6 +235,28 @@ def test_faster_transfers_do_not_shorten_the_wait_for_a_rank() -> None:
     assert isinstance(unequal, Finding)
     assert unequal.gain is not None
     assert unequal.gain.reduction > found.gain.reduction
+
+
+@pytest.mark.parametrize(("ready_ms", "is_judged"), [(0.03, True), (0.2, True), (0.5, False)])
+def test_waiting_that_other_processes_may_have_made_is_not_judged(
+    ready_ms: float, is_judged: bool
+) -> None:
+    """Ranks that wait in turn on a CPU that others use for half of the time: nobody can tell whose
+    doing that is. It can where others had less than what is lost, or next to nothing."""
+    run = view(*gloo_pair(0, 1, 0, 1, 1, 0))
+    told = RecordedWindow(0, 1.0, None, 0.5, ready_ms, None, windows_ms=0.0, run_ms=0.0)
+    for cause in (nccl_wait, imbalance):
+        verdict = cause.judge(replace(run, told={0: told}))
+        assert isinstance(verdict, Finding if is_judged else NotJudged), verdict
+
+
+def test_a_late_rank_is_named_on_a_busy_machine_too() -> None:
+    """Other processes meet all ranks alike."""
+    run = view(*gloo_pair(*(1,) * 8))
+    told = RecordedWindow(0, 1.0, None, 0.5, 0.7, None, windows_ms=0.0, run_ms=0.0)
+    found = nccl_wait.judge(replace(run, told={0: told}))
+    assert isinstance(found, Finding)
+    assert found.late_ranks == (1,)
 
 
 def test_ranks_that_are_missing_are_said_to_be() -> None:
