@@ -1,0 +1,15 @@
+"""What all tests need of the process that they run in."""
+
+from __future__ import annotations
+
+import signal
+
+
+def pytest_configure() -> None:
+    """Takes Ctrl-C again where a shell that started the tests in the background had it ignored.
+
+    Children inherit it, and a Python that finds SIGINT ignored never raises KeyboardInterrupt, so
+    the tests of Ctrl-C would wait for it in vain.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
