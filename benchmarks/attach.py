@@ -3,9 +3,8 @@
     python benchmarks/attach.py repeat --count 100     attaches in a row: harm, losses, steps, gaps
     python benchmarks/attach.py kill --count 30        the attaching side killed at random moments
     python benchmarks/attach.py versions PYTHON…       injection alone, 50 a Python
-    python benchmarks/attach.py ranks                  two gloo ranks by torchrun's pid
-    python benchmarks/attach.py workloads              planted faults, found from outside
 
+Planted faults and jobs of several ranks: benchmarks/attach_workloads.py.
 Losses are compared bit by bit with those of an undisturbed run. Prints one table line a case.
 """
 
@@ -15,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import statistics
 import subprocess
@@ -38,6 +38,7 @@ class Random(Dataset):
 
 if __name__ == "__main__":
     steps, log, workers = int(sys.argv[1]), open(sys.argv[2], "w", buffering=1), int(sys.argv[3])
+    pause_s = float(sys.argv[4])
     torch.set_num_threads(1)
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
@@ -52,7 +53,8 @@ if __name__ == "__main__":
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
-        log.write(json.dumps([loss.item().hex(), time.time()]) + "\\n")
+        log.write(json.dumps([loss.item().hex(), time.time(), time.thread_time()]) + "\\n")
+        time.sleep(pause_s)
 """
 PURE = "import math\nx, n = 0.5, 0\nwhile True:\n    x = math.sin(x) + 0.3; n += 1\n"
 
@@ -60,21 +62,25 @@ PURE = "import math\nx, n = 0.5, 0\nwhile True:\n    x = math.sin(x) + 0.3; n +=
 class Loop:
     """A training loop in a process of its own."""
 
-    def __init__(self, folder: Path, workers: int, steps: int = 10**9) -> None:
+    def __init__(
+        self, folder: Path, workers: int, steps: int = 10**9, pause_s: float = 0.0
+    ) -> None:
         self.log = folder / f"losses-{time.monotonic_ns()}"
         script = folder / "train.py"
         script.write_text(LOOP)
         self.errors = folder / "stderr"
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, script, str(steps), self.log, str(workers)], stderr=errors
+                [sys.executable, script, str(steps), self.log, str(workers), str(pause_s)],
+                stderr=errors,
             )
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
-    def lines(self) -> list[tuple[str, float]]:
+    def lines(self) -> list[tuple[str, float, float]]:
+        """Of each step its loss, when it ended, and the CPU time of the main thread by then."""
         if not self.log.exists():
             return []
         whole = self.log.read_text().rpartition("\n")[0].splitlines()
@@ -98,8 +104,8 @@ class Loop:
 
 
 @contextmanager
-def loop(folder: Path, workers: int) -> Iterator[Loop]:
-    running = Loop(folder, workers)
+def loop(folder: Path, workers: int, pause_s: float = 0.0) -> Iterator[Loop]:
+    running = Loop(folder, workers, pause_s=pause_s)
     try:
         running.wait(20)
         yield running
@@ -111,11 +117,11 @@ def undisturbed(folder: Path, workers: int, steps: int) -> list[str]:
     """Losses of a run that nobody touches."""
     reference = Loop(folder, workers, steps)
     reference.process.wait()
-    return [loss for loss, _ in reference.lines()]
+    return [loss for loss, *_ in reference.lines()]
 
 
 def same_losses(disturbed: Loop, folder: Path, workers: int) -> tuple[bool, int]:
-    seen = [loss for loss, _ in disturbed.lines()]
+    seen = [loss for loss, *_ in disturbed.lines()]
     return undisturbed(folder, workers, len(seen)) == seen, len(seen)
 
 
@@ -133,45 +139,68 @@ def recorded_steps(trace: Path) -> int:
 
 
 def repeat(options: argparse.Namespace) -> None:
-    """Attaches in a row."""
+    """Attaches in a row, to one loop after the other."""
+    for workers in options.workers:
+        with (
+            tempfile.TemporaryDirectory() as name,
+            tempfile.TemporaryDirectory() as beside,
+            loop(Path(name), workers, options.pause) as running,
+        ):
+            reference = Loop(Path(beside), workers)  # as fast as it can: it is there first
+            try:
+                _repeat(options, running, Path(name), reference, workers)
+            finally:
+                reference.end()
+
+
+def _repeat(
+    options: argparse.Namespace, running: Loop, folder: Path, reference: Loop, workers: int
+) -> None:
     from gpuprof.attach import access, targets
     from gpuprof.attach.record import Wanted, record
 
-    for workers in (0, 1):
-        with tempfile.TemporaryDirectory() as name, loop(Path(name), workers) as running:
-            stops, stalls, seconds, wrong, gaps = [], [], [], 0, []
-            before = [t for _, t in running.lines()]
-            usual = statistics.median(b - a for a, b in pairwise(before[5:]))
-            for number in range(options.count):
-                found = targets.find(running.pid)
-                out = Path(name) / f"run{number}"
-                began, began_unix = time.monotonic(), time.time()
-                wanted = Wanted(attribution=not options.plain)
-                done = record(found, [access.look(found[0])], out, wanted, lambda *_: None)
-                seconds.append(time.monotonic() - began)
-                stops += [ns / 1e6 for ns in done.stopped_ns]
-                stalls.append(done.records[0].overhead.windows_ms)
-                wrong += recorded_steps(out / "trace-rank00000.json.gz") != 10
-                ended = time.time()
-                times = [t for _, t in running.lines() if began_unix - 1 < t < ended]
-                gaps.append(max(b - a for a, b in pairwise(times)))
-                for target in found:
-                    target.close()
-                running.goes_on()
-            running.process.send_signal(signal.SIGSTOP)
-            same, steps = same_losses(running, Path(name), workers)
-            running.process.send_signal(signal.SIGCONT)
-            print(
-                f"workers {workers}: {options.count} attaches, none harmed; losses identical:"
-                f" {same} ({steps} steps); traces without exactly 10 steps: {wrong};"
-                f" thread stopped median"
-                f" {statistics.median(stops):.2f} max {max(stops):.2f} ms; usual step"
-                f" {usual * 1e3:.1f} ms; largest step gap median"
-                f" {statistics.median(gaps) * 1e3:.0f} max {max(gaps) * 1e3:.0f} ms; in and out"
-                f" median {statistics.median(seconds):.2f} s; stderr of the loop:"
-                f" {running.errors.read_text()[:200]!r}",
-                flush=True,
-            )
+    stops, stalls, seconds, wrong, gaps, held, loads = [], [], [], 0, [], [], []
+    before = running.lines()[5:]
+    usual_s = statistics.median(b[1] - a[1] for a, b in pairwise(before))
+    usual_cpu_s = statistics.median(b[2] - a[2] for a, b in pairwise(before))
+    until = time.monotonic() + 60 * options.minutes
+    reached = 0
+    while reached < options.count and time.monotonic() < until:
+        found = targets.find(running.pid)
+        out = folder / f"run{reached}"
+        began, began_unix = time.monotonic(), time.time()
+        wanted = Wanted(attribution=not options.plain)
+        done = record(found, [access.look(found[0])], out, wanted, lambda *_: None)
+        seconds.append(time.monotonic() - began)
+        reached += 1
+        stops += [ns / 1e6 for ns in done.stopped_ns]
+        stalls.append(done.records[0].overhead.windows_ms)
+        wrong += recorded_steps(out / "trace-rank00000.json.gz") != 10
+        shutil.rmtree(out)
+        near = [line for line in running.lines()[-2000:] if began_unix - 1 < line[1]]
+        gaps.append(max(b[1] - a[1] for a, b in pairwise(near)))
+        held.append(max(b[2] - a[2] for a, b in pairwise(near)))
+        loads.append(os.getloadavg()[0])
+        for target in found:
+            target.close()
+        running.goes_on()
+    seen = [loss for loss, *_ in running.lines()]
+    reference.wait(len(seen))
+    same = [loss for loss, *_ in reference.lines()][: len(seen)] == seen
+    stops.sort()
+    print(
+        f"workers {workers}: {reached} attaches, none harmed; losses identical: {same}"
+        f" ({len(seen)} steps); traces without exactly 10 steps: {wrong}; thread stopped median"
+        f" {statistics.median(stops):.2f} 95 % {stops[int(0.95 * len(stops))]:.2f} max"
+        f" {stops[-1]:.2f} ms; usual step {usual_s * 1e3:.1f} ms ({usual_cpu_s * 1e3:.1f} ms of"
+        f" CPU); longest step median {statistics.median(gaps) * 1e3:.0f} max"
+        f" {max(gaps) * 1e3:.0f} ms (CPU {statistics.median(held) * 1e3:.0f} and"
+        f" {max(held) * 1e3:.0f} ms); start and stop of the profiler median"
+        f" {statistics.median(stalls):.0f} ms; in and out median"
+        f" {statistics.median(seconds):.2f} s; load {min(loads):.1f} to {max(loads):.1f};"
+        f" stderr of the loop: {running.errors.read_text()[:200]!r}",
+        flush=True,
+    )
 
 
 def kill(options: argparse.Namespace) -> None:
@@ -252,7 +281,8 @@ def kill_injector(options: argparse.Namespace) -> None:
 
 def versions(options: argparse.Namespace) -> None:
     """Injection alone, where torch is missing."""
-    from gpuprof.attach.inject import boot_line, inject
+    from gpuprof.attach.enter import _inject
+    from gpuprof.attach.inject import boot_line
     from gpuprof.attach.trampoline import wipe
 
     for python in options.pythons:
@@ -263,7 +293,7 @@ def versions(options: argparse.Namespace) -> None:
             time.sleep(0.5)
             stops = []
             for number in range(options.count):
-                done = inject(child.pid, boot_line(str(script), child.pid))
+                done = _inject(child.pid, boot_line(str(script), child.pid))
                 stops.append(done.stopped_ns / 1e6)
                 until = time.monotonic() + 5
                 while not ran.exists() or ran.stat().st_size <= number:
@@ -282,84 +312,15 @@ def versions(options: argparse.Namespace) -> None:
             )
 
 
-def _attach(pid: int, out: Path, *more: str) -> tuple[float, dict[str, object], str]:
-    began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuprof", "attach", "--pid", str(pid), "--out", out, *more],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    seconds = time.monotonic() - began
-    found = out / "diagnosis.json"
-    return seconds, json.loads(found.read_text()) if found.exists() else {}, done.stderr
-
-
-def _show(what: str, seconds: float, diagnosis: dict, errors: str, out: Path) -> None:
-    if not diagnosis:
-        print(f"{what}: no verdict in {seconds:.1f} s: {errors.strip()[-300:]}")
-        return
-    first = (diagnosis["findings"] or [{}])[0]
-    records = [json.loads(p.read_text()) for p in sorted(out.glob("rank-*.json"))]
-    window_s = sum(w["step_ms"] * (w["steps"] + 1) for w in records[0]["windows"]) / 1e3
-    where = [f"{w['file'].rpartition('/')[2]}:{w['line']}" for w in first.get("where", [])[:2]]
-    print(
-        f"{what}: {first.get('cause', 'nothing found')}, late ranks {first.get('late_ranks')},"
-        f" at {where}; world size {diagnosis['run']['world_size']}; command to verdict"
-        f" {seconds:.1f} s, windows {window_s:.1f} s; step {records[0]['overhead']['step_ms']} ms,"
-        f" profiler's stalls {records[0]['overhead']['windows_ms']} ms",
-        flush=True,
-    )
-
-
-def workload(script: str, ranks: int, *more: str) -> None:
-    """One planted fault, attached from outside while it runs."""
-    path = Path(__file__).parent.parent / "fixtures" / "workloads" / script
-    command: list[str | Path] = [sys.executable]
-    if ranks > 1:
-        command += ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-        command += ["--master-port", str(random.randint(20000, 40000))]
-    with tempfile.TemporaryDirectory() as name:
-        child = subprocess.Popen(
-            [*command, path, "--steps", "100000"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=name,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        try:
-            time.sleep(12 if ranks == 1 else 20)
-            seconds, diagnosis, errors = _attach(child.pid, Path(name) / "run", *more)
-            _show(script, seconds, diagnosis, errors, Path(name) / "run")
-            print(f"    goes on: {child.poll() is None}")
-        finally:
-            child.terminate()
-            child.wait()
-
-
-def ranks(options: argparse.Namespace) -> None:
-    workload("late_rank.py", 2)
-
-
-def workloads(options: argparse.Namespace) -> None:
-    for script, count, steps in (
-        ("slow_loader.py", 1, 10),
-        ("python_overhead.py", 1, 5),
-        ("blocking_checkpoint.py", 1, 12),
-        ("late_rank.py", 2, 10),
-        ("imbalance.py", 2, 10),
-    ):
-        workload(script, count, "--steps", str(steps))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "case", choices=("repeat", "kill", "injector", "versions", "ranks", "workloads")
-    )
+    parser.add_argument("case", choices=("repeat", "kill", "injector", "versions"))
     parser.add_argument("pythons", nargs="*")
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=60, help="stop repeating after so long")
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1], help="of the loader")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds of sleep in each step")
     parser.add_argument("--plain", action="store_true", help="no window with stacks")
     options = parser.parse_intermixed_args()
     cases = {
@@ -367,8 +328,6 @@ def main() -> None:
         "kill": kill,
         "injector": kill_injector,
         "versions": versions,
-        "ranks": ranks,
-        "workloads": workloads,
     }
     cases[options.case](options)
 

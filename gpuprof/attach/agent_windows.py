@@ -46,6 +46,7 @@ class Windows:
         self.steps = 0
         self.from_ns = 0
         self.core = (0, 0)
+        self.counts_steps = False  # only this window does, in torch's own table
         self.stop_ns_per_step = 0
         self.ready_s = time.monotonic()
 
@@ -82,6 +83,7 @@ class Windows:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         action = torch.profiler.ProfilerAction
         began = time.time_ns()
+        self.counts_steps = not has_counted_steps(torch)
         profile = torch.profiler.profile(
             activities=activities,
             schedule=lambda number: action.RECORD if number or timed else action.WARMUP,
@@ -144,6 +146,8 @@ class Windows:
         finally:
             self.profile, self.window, self.timed = None, {}, False
             self.plan = self.plan[1:]
+            if self.counts_steps:
+                forget_steps(sys.modules["torch"])
         window.update(
             from_ns=self.from_ns,
             until_ns=began,
@@ -215,14 +219,28 @@ def lean(torch: Any) -> Any:
         return None
 
 
+def has_counted_steps(torch: Any) -> bool:
+    """Whether a profiler with a schedule has run in this process, or may have."""
+    tracker = getattr(torch.autograd.profiler, "KinetoStepTracker", None)
+    return tracker is None or "ProfilerStep" in getattr(tracker, "_step_dict", ["ProfilerStep"])
+
+
+def forget_steps(torch: Any) -> None:
+    """Takes the window's steps out of torch's table, as leaving a `with profile()` does: else the
+    next window would have to look for a profiler of the program's own among all objects."""
+    try:
+        torch.autograd.profiler.KinetoStepTracker.erase_step_count("ProfilerStep")
+    except AttributeError:
+        return
+
+
 def in_the_way(torch: Any) -> str:
     """Another profiler that runs or is about to, "" for none."""
     if torch._C._autograd._profiler_enabled():
         return "a torch profiler of the program's own is active"
     if os.environ.get("NSYS_PROFILING_SESSION_ID"):
         return "Nsight Systems profiles this process"
-    tracker = getattr(torch.autograd.profiler, "KinetoStepTracker", None)
-    if tracker is None or "ProfilerStep" in getattr(tracker, "_step_dict", ["ProfilerStep"]):
+    if has_counted_steps(torch):
         # Only now is a look at all objects worth its milliseconds.
         import gc
 
