@@ -25,6 +25,7 @@ from gpuprof.commands.output import lang_option
 from gpuprof.commands.output import progress as _progress
 from gpuprof.commands.plan import plan
 from gpuprof.commands.report import report
+from gpuprof.commands.watch import watch
 from gpuprof.errors import GpuprofError
 from gpuprof.pause import without_gc
 
@@ -267,6 +268,7 @@ cli.add_command(completion)
 cli.add_command(gate)
 cli.add_command(plan)
 cli.add_command(report)
+cli.add_command(watch)
 
 
 def _save_start_up() -> None:

@@ -200,6 +200,8 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("the devices differ: a change need not come from the code", "设备不同：变化不一定来自代码"),
     ("the numbers of ranks differ: the work of a step may differ as well", "rank 数不同：一步的工作量也可能不同"),
     ("devices", "设备"),
+    ("worker processes", "工作进程"),
+    ("in use", "使用"),
     ("world size", "rank 数"),
     ("{cause} could not be judged: {why}", "无法判断 {cause}：{why}"),
     ("{cause} takes {share} of the step, which is within the {limit} allowed", "{cause} 占一步的 {share}，在允许的 {limit} 之内"),

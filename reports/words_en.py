@@ -364,5 +364,16 @@ ENGLISH: Mapping[str, str] = {
     "gate.state.broken": "broken",
     "gate.state.unknown": "unknown",
     "gate.state.passed": "passed",
+    # live view
+    "live.no_rank": "No rank has taken a step yet.",
+    "live.host": "Host: {cores} cores busy",
+    "live.steps": "Steps",
+    "live.last": "Last",
+    "live.windows": "Traced",
+    "live.now": "State",
+    "live.gpu": "GPU",
+    "live.state.recording": "running",
+    "live.state.finished": "finished",
+    "live.state.failed": "failed",
     "terminal.report": "Report: {path}",
 }

@@ -354,5 +354,16 @@ CHINESE: Mapping[str, str] = {
     "gate.state.broken": "未通过",
     "gate.state.unknown": "无法判断",
     "gate.state.passed": "通过",
+    # live view
+    "live.no_rank": "还没有 rank 走完一步。",
+    "live.host": "主机：{cores} 个核心忙碌",
+    "live.steps": "步数",
+    "live.last": "最近",
+    "live.windows": "已追踪",
+    "live.now": "状态",
+    "live.gpu": "GPU",
+    "live.state.recording": "运行中",
+    "live.state.finished": "已结束",
+    "live.state.failed": "失败",
     "terminal.report": "报告：{path}",
 }
