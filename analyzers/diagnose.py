@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gpuprof.analyzers.causes import CAUSES
 from gpuprof.analyzers.causes.base import Cause, RunView, Verdict
 from gpuprof.analyzers.facts import find_facts
 from gpuprof.analyzers.group_skew import GroupSkew, group_skews
+from gpuprof.analyzers.host_beside import gpu_while_recorded, with_samples
 from gpuprof.analyzers.joint import joint_pricing
 from gpuprof.analyzers.late_reasons import parts_by_rank
 from gpuprof.analyzers.pricing import Pricing, trusted
@@ -170,7 +171,10 @@ def diagnose(
         return diagnose_without_trace(recorded.other, version), None
     view, warnings = view_of(recorded, progress)
     accounts = view.ranks
-    verdicts = join(_judge_all(view, CAUSES, warnings), findings_of(recorded.other))
+    judged = _judge_all(view, CAUSES, warnings)
+    samples = recorded.other.samples
+    judged = replace(judged, findings=with_samples(judged.findings, accounts, samples))
+    verdicts = join(judged, findings_of(recorded.other))
     findings = verdicts.findings
     replayed = _replay_summary(view)
     if not replayed.trusted:
@@ -212,7 +216,11 @@ def diagnose(
         ranks=rank_summaries(accounts, waits, late),
         kernels=heaviest_kernels(view.first),
         files=(*(input_file(account.trace) for account in accounts), *recorded.other.files),
-        facts={**facts_table(view.facts), **recording_cost(view.told)},
+        facts={
+            **facts_table(view.facts),
+            **recording_cost(view.told),
+            **gpu_while_recorded(accounts, samples),
+        },
     )
     return diagnosis, view
 
