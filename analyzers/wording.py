@@ -14,3 +14,11 @@ def milliseconds(value_ms: float) -> str:
     if value_ms >= 100:
         return f"{value_ms:,.0f} ms"
     return f"{value_ms:.1f} ms" if value_ms >= 9.995 else f"{value_ms:.2f} ms"
+
+
+def in_bytes(size: float) -> str:
+    """A size in the largest decimal unit that leaves it at least 1: "25.2 MB"."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} bytes"

@@ -102,20 +102,21 @@ class RunView:
         had its core: that of the rank that had it worst, 0 where it was not recorded."""
         return max((window.ready_frac for window in self.told.values()), default=0.0)
 
-    def may_be_others(self, share: float) -> str:
-        """Why time in which ranks wait for each other, not always for the same one, can't be told
-        from other processes' doing; "" where it can.
+    def may_be_others(self, cause: str, share: float) -> NotJudged | None:
+        """Where time in which ranks wait for each other, not always for the same one, can't be told
+        from other processes' doing: then nothing is said of the cause.
 
         Where the CPU is the device, a rank that is put off its core lets the others wait. It may
         have cost as much of the step as the rank stood ready for a core.
         """
-        if self.has_device or self.ready_frac < READY_FROM:
-            return ""
-        if share - self.ready_frac >= self.named_from:
-            return ""
-        return (
-            f"{percent(share)} of the step passes in waiting, for no rank in particular, and other"
-            f" processes had the cores {percent(self.ready_frac)} of the time"
+        ready = self.ready_frac
+        if self.has_device or ready < READY_FROM or share - ready >= self.named_from:
+            return None
+        return NotJudged(
+            cause=cause,
+            missing=f"{percent(share)} of the step passes in waiting, for no rank in particular,"
+            f" and other processes had the cores {percent(ready)} of the time",
+            command=ALONE,
         )
 
     @property

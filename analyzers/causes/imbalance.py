@@ -26,7 +26,6 @@ import math
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
-    ALONE,
     LEAST_GAIN,
     Cause,
     RunView,
@@ -80,9 +79,9 @@ def judge(run: RunView) -> Verdict:
     if share < run.named_from:
         return RuledOut(cause=ID, why=_even(run, skew, bubble))
     uneven = skew.lost_frac >= run.named_from
-    others = run.may_be_others(share) if skew.lasting_frac < run.named_from and not idle else ""
-    if others:
-        return NotJudged(cause=ID, missing=others, command=ALONE)
+    others = run.may_be_others(ID, share)
+    if others is not None and skew.lasting_frac < run.named_from and not idle:
+        return others
     # A rank alone is replayed with its sends and receives as they were: what evened out stages
     # would save shows in none of them.
     gain = _evened_out(run, skew) if uneven and bubble is None else None

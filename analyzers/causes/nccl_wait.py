@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.busbw import bandwidths, bus_bandwidth, message_bytes
 from gpuprof.analyzers.causes.base import (
-    ALONE,
     LEAST_GAIN,
     MOST_WINDOWS,
     Cause,
@@ -61,7 +60,7 @@ from gpuprof.analyzers.late_ranks import (
 from gpuprof.analyzers.late_reasons import evidence_of, fixes_of
 from gpuprof.analyzers.places import lines_of, records_lines
 from gpuprof.analyzers.ranks import RankComparison
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import in_bytes, percent
 from gpuprof.analyzers.work_skew import find_bubble, price_evened_out, rank_skew
 from gpuprof.diagnosis import Evidence, Gain, NotJudged, Place, RuledOut, Window
 
@@ -134,9 +133,8 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
         title = f"{named_ranks(late).capitalize()} {come} late: the others wait"
         title += f" {percent(waiting_frac(run.ranks, comparison, late))} of each step"
     else:
-        others = run.may_be_others(share)
-        if others:
-            return NotJudged(cause=ID, missing=others, command=ALONE)
+        if (others := run.may_be_others(ID, share)) is not None:
+            return others
         gain = _faster(run, comparison)
         if gain is not None and gain.reduction < LEAST_GAIN:
             why = _other_work_comes_out(share, gain)
@@ -418,7 +416,7 @@ def _largest(rank: RankAccount, table: ExposedCollectives) -> list[Evidence]:
         if exposed[i] < 0.1 * max(table.exposed_total_ns, 1):
             continue
         duration = found.duration_ns[table.mine][mine]
-        each = f" of {_size(int(kinds[1, i]))}" if kinds[1, i] > 0 else ""
+        each = f" of {in_bytes(int(kinds[1, i]))}" if kinds[1, i] > 0 else ""
         text = (
             f"{_count(mine.sum() / steps)} × {_NAMES[int(kinds[0, i])]}{each} a step:"
             f" {exposed[i] / steps / 1e6:.2f} ms alone of {duration.sum() / steps / 1e6:.2f} ms"
@@ -459,7 +457,7 @@ def _links(run: RunView, comparison: RankComparison) -> list[Evidence]:
         }.get(line.verdict, "")
         evidence.append(
             Evidence(
-                text=f"Without the waiting, {_NAMES[int(line.kind)]} of {_size(line.size_bytes)}"
+                text=f"Without the waiting, {_NAMES[int(line.kind)]} of {in_bytes(line.size_bytes)}"
                 f" over {line.n_ranks} ranks passes at {line.busbw_bytes_per_s / 1e9:.3g} GB/s of"
                 f" bus bandwidth, {percent(line.share)} of what the device's links"
                 f" give{said}.",
@@ -476,13 +474,6 @@ def _one_rank_only(run: RunView) -> Evidence:
         " two takes the time can't be told without the other ranks' traces.",
         unit="",
     )
-
-
-def _size(n_bytes: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n_bytes >= size:
-            return f"{n_bytes / size:.3g} {unit}"
-    return f"{n_bytes:.0f} bytes"
 
 
 def _count(number: float) -> str:
