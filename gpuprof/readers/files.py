@@ -20,8 +20,8 @@ from gpuprof.errors import InputError
 SNIFF_BYTES = 64 * 1024
 """Enough for a trace's header up to its first events (deviceProperties of 16 GPUs: 8 KiB)."""
 
-DISK_CHUNK_BYTES = 1 << 18
-"""Read size: large enough that calls do not count, small enough to stay in the cache."""
+DISK_CHUNK_BYTES = 1 << 20
+"""Read size: a chunk of gzip makes several blocks, so that few of them are small."""
 
 MAX_PLAIN_BYTES = 64 << 30
 """A trace beyond 64 GiB of JSON is no trace that anyone recorded, but a decompression bomb."""
@@ -76,14 +76,15 @@ class ByteSource:
     """Streams a file's plain bytes in blocks; decompresses gzip, with any number of members.
 
     After the blocks are through: `size_bytes` and `sha256` are those of the file on disk,
-    `damaged` is "" or says in a few words what is wrong with the compressed stream.
+    `damaged` is "" or says in a few words what is wrong with the compressed stream. `block_bytes`
+    may change between two blocks.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, block_bytes: int) -> None:
         self.path = str(path)
         self.size_bytes = 0
         self.damaged = ""
-        self._block_bytes = max(1, block_bytes)
+        self.block_bytes = max(1, block_bytes)
         self._hash = hashlib.sha256()
         self._file = open_file(path)
 
@@ -108,7 +109,7 @@ class ByteSource:
         Raises:
             InputError: the disk fails, or the content goes beyond `MAX_PLAIN_BYTES`.
         """
-        first = self._read(min(self._block_bytes, DISK_CHUNK_BYTES) if self._block_bytes > 1 else 2)
+        first = self._read(min(self.block_bytes, DISK_CHUNK_BYTES) if self.block_bytes > 1 else 2)
         while 0 < len(first) < len(GZIP_MAGIC):
             more = self._read(1)
             if not more:
@@ -143,7 +144,7 @@ class ByteSource:
         data = first
         while data:
             yield data
-            data = self._read(self._block_bytes)
+            data = self._read(self.block_bytes)
 
     def _gunzip(self, first: bytes) -> Iterator[bytes]:
         from isal import isal_zlib
@@ -160,7 +161,7 @@ class ByteSource:
                         self.damaged = "the gzip stream is cut off"
                         return
                 try:
-                    block = inflater.decompress(data, self._block_bytes)
+                    block = inflater.decompress(data, self.block_bytes)
                 except zlib.error:
                     self.damaged = "the gzip stream is damaged"
                     return

@@ -53,6 +53,9 @@ class EventStream:
         take: Is given a batch, the text of a JSON array. Returns False, and does nothing, where it
             is not valid JSON or holds an event that a fast decoder refuses.
         take_each: Is given the texts of events that stand alone, an object each. Never fails.
+        scan: Is tried before `take` from the second block on: given a text, its events being
+            `text[1:end]`, and behind them what follows. Answers as `take` does.
+        margin: How many bytes have to follow the events for `scan`.
 
     After `run`, `header` maps each top-level key to the bytes of its value, `is_json` says whether
     the text begins like a JSON value, `saw_events` whether there was an array of events,
@@ -64,10 +67,14 @@ class EventStream:
         blocks: Iterator[bytes],
         take: Callable[[bytes], bool],
         take_each: Callable[[list[bytes]], None],
+        scan: Callable[[bytes, int], bool] | None = None,
+        margin: int = 0,
     ) -> None:
         self._blocks = blocks
         self._take = take
         self._take_each = take_each
+        self.scan = scan
+        self._margin = margin
         self._buffer = b""
         self._ended = False
         self.header: dict[str, bytes] = {}
@@ -233,6 +240,8 @@ class EventStream:
             if not block:
                 self._ended = True
                 return
+            if self.scan is not None and self._scanned(block, self.scan):
+                continue
             cut = find_cut(block)
             if not cut or not self._take(
                 b"".join((b"[", self._buffer, memoryview(block)[:cut], b"]"))
@@ -240,6 +249,14 @@ class EventStream:
                 self._buffer += block
                 return
             self._buffer = block[cut:].lstrip(SEPARATORS)
+
+    def _scanned(self, block: bytes, scan: Callable[[bytes, int], bool]) -> bool:
+        """Has the block scanned, and keeps what remains of it in the buffer."""
+        cut = find_cut(block, len(block) - self._margin)
+        if not cut or not scan(b"".join((b"[", self._buffer, block)), 1 + len(self._buffer) + cut):
+            return False
+        self._buffer = block[cut:].lstrip(SEPARATORS)
+        return True
 
     def _take_end(self) -> bool:
         """Pushes the rest of the array, if its end is in the buffer."""
@@ -256,12 +273,13 @@ class EventStream:
         return False
 
 
-def find_cut(text: bytes) -> int:
+def find_cut(text: bytes, limit: int | None = None) -> int:
     """Where the last event probably ends that another one follows: the offset behind its `}`, or 0.
 
-    Looks backwards for an opening brace whose neighbours before it are a comma and a closing one.
+    Looks backwards, from `limit`, for an opening brace whose neighbours before it are a comma and
+    a closing one.
     """
-    position = len(text)
+    position = len(text) if limit is None else max(0, limit)
     for _ in range(MAX_CUT_TRIES):
         position = text.rfind(b"{", 0, position)
         if position <= 0:

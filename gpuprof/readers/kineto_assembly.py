@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from gpuprof.readers.kineto_mend import to_int
 from gpuprof.readers.kineto_meta import header_value, trace_meta
 from gpuprof.readers.kineto_times import I64
 from gpuprof.trace import Category, DeviceColumns, Lane, MemoryColumns, Trace
+
+Item = TypeVar("Item")
 
 FLOW_BLOCK_BYTES = 1 << 20
 """Block size of the second reading, for arrows only."""
@@ -74,14 +76,18 @@ class Assembly:
         stacks, stack_codes = builder.stack_table()
         device = self._device(order, place, lanes, lane)
         memory = self._memory()
-        names = list(builder.names)
         if builder.names.cut:
             builder.clamped[f"ends of names beyond {MAX_NAME_CHARS:,} characters"] += (
                 builder.names.cut
             )
+        names = list(builder.names)
         name = self._join("name", np.int32)
         _separate_annotations(names, name, category)
         category = category.take(order)
+        names, name = by_use(names, name.take(order))
+        lanes, lane = by_use(lanes, lane.take(order))
+        sets, op_args = by_use(sets, set_codes.take(self._join("op_args", np.int32).take(order)))
+        stacks, stack = by_use(stacks, stack_codes.take(self._join("stack", np.int32).take(order)))
         corr = self._correlations(joined.take(order), category)
         self.dropped.update(builder.dropped)
         dropped = {reason: count for reason, count in self.dropped.items() if count}
@@ -97,11 +103,11 @@ class Assembly:
             start_ns=start.take(order) + self.base_ns,
             dur_ns=dur.take(order),
             category=category,
-            name=name.take(order),
-            lane=lane.take(order),
+            name=name,
+            lane=lane,
             corr=corr,
-            op_args=_recode(self._join("op_args", np.int32).take(order), set_codes),
-            stack=_recode(self._join("stack", np.int32).take(order), stack_codes),
+            op_args=op_args,
+            stack=stack,
             names=names,
             lanes=lanes,
             arg_sets=sets,
@@ -233,6 +239,19 @@ def _separate_annotations(
         category[own[name] & (category == Category.CPU_OP)] = Category.USER_ANNOTATION
 
 
-def _recode(codes: NDArray[np.int32], table: I64) -> NDArray[np.int32]:
-    """Replaces each code by its entry in the table."""
-    return table.astype(np.int32).take(codes)
+def by_use(items: list[Item], codes: NDArray[np.int32]) -> tuple[list[Item], NDArray[np.int32]]:
+    """Items in the order in which rows use them, without those that none uses, and the new codes.
+
+    So the numbers don't depend on how the file was cut into blocks, nor on rows that were left out.
+
+    Args:
+        codes: For each row an index into the items, or -1.
+    """
+    count = len(codes)
+    first = np.full(len(items) + 1, count)
+    first[codes[::-1]] = np.arange(count - 1, -1, -1)  # of several the last stays: the first row
+    first[-1] = count
+    order = np.argsort(first, kind="stable")[: np.count_nonzero(first < count)]
+    table = np.full(len(items) + 1, -1, np.int32)
+    table[order] = np.arange(len(order), dtype=np.int32)
+    return [items[place] for place in order.tolist()], table.take(codes)

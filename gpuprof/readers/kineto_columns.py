@@ -20,7 +20,6 @@ from gpuprof.readers.kineto_categories import (
 )
 from gpuprof.readers.kineto_events import (
     INT64_MAX,
-    MAX_DEVICES,
     Args,
     Complete,
     ExactComplete,
@@ -30,17 +29,13 @@ from gpuprof.readers.kineto_events import (
     WideComplete,
 )
 from gpuprof.readers.kineto_interning import MAX_NAME_CHARS, Codes, Names, Places, Sizes
+from gpuprof.readers.kineto_memory import decoded_memory
 from gpuprof.readers.kineto_times import F64, I64, MAX_US, exact_ns, to_ns, too_coarse
 from gpuprof.readers.kineto_values import collective_args, op_args
 from gpuprof.trace import CollectiveArgs, OpArgs
 
-MEMORY_NAME = "[memory]"
-
 MAX_STACK_CHARS = 1 << 16
 """Longer stacks are cut: a frame takes some 100 characters, a deep stack has some 100 frames."""
-
-DEVICE_TYPE_CPU = 0
-"""c10::DeviceType::CPU, the only host type an allocator event carries."""
 
 EMPTY_ARGS = WideArgs()
 
@@ -66,6 +61,8 @@ class Block:
     stack: NDArray[np.int32]
     device_rows: I64
     device: dict[str, NDArray[Any]]
+    at: I64 | None = None
+    """The number of each row's event in its batch, ascending; None where it doesn't matter."""
 
 
 class ColumnBuilder:
@@ -93,10 +90,10 @@ class ColumnBuilder:
         self.thread_names: dict[tuple[int | str, int | str], str] = {}
         self.span_us: tuple[float, float] | None = None
         """Start and end of the profiler's own span."""
-        self._sizes = Sizes()
+        self.sizes = Sizes()
 
-    def add(self, events: list[Any]) -> bool:
-        """Adds a batch of decoded events.
+    def add(self, events: list[Any], at: I64 | None = None) -> bool:
+        """Adds a batch of decoded events; `at` says which events of a block they are.
 
         Returns False, and adds nothing, where the events hold more than their records: a collective
         that says what it does, or starts with a fraction that float64 is too coarse for. The batch
@@ -118,12 +115,14 @@ class ColumnBuilder:
         if len(rows) < len(events):
             instants = [event for event in events if type(event) is Instant]
             if instants:
-                self._instants(instants)
+                self.memory.append(decoded_memory(instants, self.dropped))
             for event in events:
                 if type(event) is Metadata:
                     self._metadata(event)
         if rows:
-            self._complete(rows, args, start_us, dur_us)
+            if at is not None:
+                at = at[[type(event) is record for event in events]]
+            self._complete(rows, args, start_us, dur_us, at)
         return True
 
     def _metadata(self, event: Metadata) -> None:
@@ -137,36 +136,14 @@ class ColumnBuilder:
         elif event.name == "thread_name":
             self.thread_names[event.pid, event.tid] = args.name[:MAX_NAME_CHARS]
 
-    def _instants(self, events: list[Instant]) -> None:
-        found = [
-            (
-                event.ts,
-                -1 if args.device_type == DEVICE_TYPE_CPU else args.device_id,
-                args.size,
-                args.allocated,
-                args.reserved,
-            )
-            for event in events
-            if (args := event.args) is not None
-            and args.size is not None
-            and event.name == MEMORY_NAME
-        ]
-        kept = [
-            row
-            for row in found
-            if abs(row[0]) < MAX_US
-            and -1 <= row[1] < MAX_DEVICES
-            and all(abs(value) <= INT64_MAX for value in row[2:])
-        ]
-        self.dropped["allocator events with impossible values"] += len(found) - len(kept)
-        if kept:
-            table = np.empty((5, len(kept)), dtype=np.int64)
-            table[0] = to_ns(np.array([row[0] for row in kept], dtype=np.float64))
-            for column in range(1, 5):
-                table[column] = [row[column] for row in kept]
-            self.memory.append(table)
-
-    def _complete(self, rows: list[Complete], args: list[Args], start_us: F64, dur_us: F64) -> None:
+    def _complete(
+        self,
+        rows: list[Complete],
+        args: list[Args],
+        start_us: F64,
+        dur_us: F64,
+        at: I64 | None,
+    ) -> None:
         count = len(rows)
         places = self.places
         found = np.fromiter([places[row.cat, row.pid, row.tid] for row in rows], np.int32, count)
@@ -178,6 +155,7 @@ class ColumnBuilder:
             rows, args = [rows[row] for row in kept], [args[row] for row in kept]
             start_us, dur_us = start_us[good], dur_us[good]
             found, codes = found[good], codes[good]
+            at = None if at is None else at[good]
             count = len(rows)
             if not count:
                 return
@@ -225,6 +203,7 @@ class ColumnBuilder:
                 stack=stack,
                 device_rows=device + self.rows,
                 device=self._device(device_args),
+                at=at,
             )
         )
         self.rows += count
@@ -268,7 +247,7 @@ class ColumnBuilder:
         return corr
 
     def _device(self, args: list[Args]) -> dict[str, NDArray[Any]]:
-        count, known = len(args), self._sizes
+        count, known = len(args), self.sizes
         sizes = [known[JOIN((arg.grid, arg.block))] for arg in args]
         return {
             "bytes": np.fromiter([self._size(arg.bytes) for arg in args], np.int64, count),
@@ -277,8 +256,8 @@ class ColumnBuilder:
                 np.fromiter([size[1] for size in sizes], np.int64, count),
                 (1 << 31) - 1,
             ).astype(np.int32),
-            "warps_per_sm": _float32([arg.warps for arg in args]),
-            "occupancy_pct": _float32([arg.occupancy for arg in args]),
+            "warps_per_sm": float32([arg.warps for arg in args]),
+            "occupancy_pct": float32([arg.occupancy for arg in args]),
         }
 
     def _size(self, value: int | str | None) -> int:
@@ -290,26 +269,26 @@ class ColumnBuilder:
 
     # After the last batch
 
-    def argument_table(self) -> tuple[list[OpArgs], I64]:
-        """The distinct argument sets, and the number of the set for each key met, int64 (k,)."""
+    def argument_table(self) -> tuple[list[OpArgs], NDArray[np.int32]]:
+        """The distinct argument sets, and the number of the set for each key met, int32 (k,)."""
         sets: dict[OpArgs, int] = {}
         codes = [
             sets.setdefault(op_args(dims or old, types, concrete), len(sets)) if dims or old else -1
             for dims, old, types, concrete in (key.split(b"\0") for key in self.argument_keys)
         ]
-        return list(sets), np.array(codes, dtype=np.int64)
+        return list(sets), np.array(codes, dtype=np.int32)
 
-    def stack_table(self) -> tuple[list[str], I64]:
-        """The distinct stacks, and the number of the stack for each key met, int64 (k,)."""
+    def stack_table(self) -> tuple[list[str], NDArray[np.int32]]:
+        """The distinct stacks, and the number of the stack for each key met, int32 (k,)."""
         stacks: dict[str, int] = {}
         codes = [
             stacks.setdefault(key[:MAX_STACK_CHARS], len(stacks)) if key else -1
             for key in self.stack_keys
         ]
-        return list(stacks), np.array(codes, dtype=np.int64)
+        return list(stacks), np.array(codes, dtype=np.int32)
 
 
-def _float32(values: list[float]) -> NDArray[np.float32]:
+def float32(values: list[float] | NDArray[np.float64]) -> NDArray[np.float32]:
     """Numbers of a file as float32; beyond its range there is no number that means anything."""
     wide = np.array(values, np.float64)
     return np.where(np.abs(wide) <= FLOAT32_MAX, wide, np.nan).astype(np.float32)

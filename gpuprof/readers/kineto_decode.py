@@ -42,12 +42,16 @@ Event = Any
 """Complete, Instant, Metadata, FlowPoint, FlowEnd, or an empty record for any other phase."""
 
 
-def _decoders(*kept: Any) -> list[Any]:
-    """Decoders of a batch, the strict one first, then one that takes numbers in strings."""
+def _decoders(*kept: Any, alone: bool = False) -> list[Any]:
+    """Decoders of a batch, or of an event alone, of any phase.
+
+    The strict one first, then one that takes numbers in strings.
+    """
     tags = {struct.__struct_config__.tag for struct in kept}
     others = [record for phase, record in _SKIPPED.items() if phase not in tags]
     union: Any = Union[(*kept, *others)]
-    return [msgspec.json.Decoder(list[union], strict=strict) for strict in (True, False)]
+    kind: Any = union if alone else list[union]
+    return [msgspec.json.Decoder(kind, strict=strict) for strict in (True, False)]
 
 
 def _decoders_of_one(*kept: Any) -> list[Any]:
@@ -77,12 +81,19 @@ class EventDecoder:
         """From now on complete events are of this type; exact ones take 2 µs longer each."""
         kept = (record, Instant, Metadata)
         self._batch, self._one = _decoders(*kept), _decoders_of_one(*kept)
+        self._alone: list[Any] = []
         self._record = record
 
     def batch(self, text: bytes) -> list[Event] | None:
         """Events of a JSON array; None where it is not valid or an event needs the patient way."""
         events: list[Event] | None = _first(self._batch, text)
         return events
+
+    def alone(self, text: bytes) -> Event | None:
+        """The event in a text that holds one object; None where `batch` would refuse it."""
+        if not self._alone:
+            self._alone = _decoders(self._record, Instant, Metadata, alone=True)
+        return _first(self._alone, text)
 
     def one_by_one(self, texts: list[bytes]) -> list[Event]:
         """Events of texts that hold one object each; what cannot be read is counted, not raised."""
