@@ -16,18 +16,17 @@ Files in the mailbox, all JSON and renamed into place: from gpuprof `config` (re
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 import threading
 import time
 from typing import Any
 
+from gpuprof.attach.agent_door import Mail, Refused, unmark, welcome, who
 from gpuprof.attach.agent_hooks import MOST_EVENTS, Hooks
 from gpuprof.attach.agent_stacks import Stacks
 from gpuprof.attach.agent_windows import Windows
 
-MARK = "_gpuprof_attached"
 LEASE_S = 6.0
 """So long may the attaching side be silent: it renews several times a second."""
 POLL_S = 0.02
@@ -43,28 +42,22 @@ STUCK_S = 60.0
 ROOM_S = 2.0
 """A profiler that the program starts on another thread waits so long for the main one."""
 CLOSE_S = 5.0
-MOST_ERRORS = 20
-
-
-class Refused(Exception):  # noqa: N818
-    """Why this process is not entered, in one word."""
 
 
 class Agent:
     """One attachment to this process. box: the mailbox, as seen from here."""
 
     def __init__(self, box: str) -> None:
-        self.box = box
+        self.mail = Mail(box)
+        self.error = self.mail.error
         self.pid = os.getpid()
         self.main = threading.main_thread().ident
-        self.errors: list[str] = []
         self.status: dict[str, Any] = {
             "state": "armed",
             "pid": self.pid,
             "python": sys.version.split()[0],
         }
-        with open(self._path("config")) as file:
-            plan = json.load(file)["windows"]
+        plan = self.mail.get("config")["windows"]
         self.hooks = Hooks(self)
         self.windows = Windows(plan, self.error, self.hooks.syncs)
         self.beats: list[int] = []  # ends of steps, ns since the epoch
@@ -76,33 +69,14 @@ class Agent:
         self.stacks = Stacks()
         self.keep: list[Any] = []  # callbacks that the interpreter may still call
 
-    def _path(self, name: str) -> str:
-        return os.path.join(self.box, name)
-
-    def put(self, name: str, value: Any) -> None:
-        """Says a word; what the disk refuses is noted."""
-        path = self._path(name)
-        try:
-            with open(path + ".part", "w") as file:
-                json.dump(value, file)
-            os.rename(path + ".part", path)
-        except (OSError, ValueError) as error:
-            self.error(f"could not write {name}: {getattr(error, 'strerror', error)}")
-
-    def error(self, text: str) -> None:
-        """Notes what went wrong, once."""
-        if text not in self.errors and len(self.errors) < MOST_ERRORS:
-            self.errors.append(text)
-
     # ---- in -----------------------------------------------------------------------------
 
     def install(self) -> None:
         """On the main thread, once. Ends within milliseconds, and raises nothing."""
         try:
-            torch = self._welcome()
-            setattr(sys, MARK, (self.pid, self.box))
-            self.hooks.undo.append(self._unmark)
-            self.status.update(self._who(torch))
+            torch = welcome(self.mail.box)
+            self.hooks.undo.append(lambda: unmark(self.mail.box))
+            self.status.update(who(torch))
             self.hooks.put(torch)
             if "KINETO_LOG_LEVEL" not in os.environ:  # Kineto talks on standard error otherwise
                 os.environ["KINETO_LOG_LEVEL"] = "6"
@@ -120,47 +94,7 @@ class Agent:
             self.left.set()
             self.hooks.take_out()
             raise
-        self.put("status", self.status)
-
-    def _welcome(self) -> Any:
-        other = getattr(sys, MARK, None)
-        if other is not None and other[0] == self.pid:
-            raise Refused("busy")
-        torch = sys.modules.get("torch")
-        if torch is None:
-            raise Refused("no-torch")
-        if "torch.profiler" not in sys.modules or not hasattr(torch, "__version__"):
-            raise Refused("importing")
-        own = sys.modules.get("gpuprof.recording")
-        if own is not None and own.Session.current is not None:
-            raise Refused("session")
-        return torch
-
-    def _unmark(self) -> None:
-        if getattr(sys, MARK, (0, ""))[1] == self.box:
-            delattr(sys, MARK)
-
-    def _who(self, torch: Any) -> dict[str, Any]:
-        """What only this process knows of itself. No device is touched that it has not touched."""
-        version = torch.version
-        who: dict[str, Any] = {
-            "torch": str(torch.__version__),
-            "cuda": str(getattr(version, "cuda", None) or getattr(version, "hip", None) or ""),
-            "gpus": [],
-        }
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            who["rank"] = int(distributed.get_rank())
-            who["world_size"] = int(distributed.get_world_size())
-        cuda = sys.modules.get("torch.cuda")
-        if cuda is not None and cuda.is_initialized():
-            device = int(cuda.current_device())
-            facts = cuda.get_device_properties(device)
-            uuid = str(getattr(facts, "uuid", "") or "")
-            if uuid and not uuid.startswith(("GPU-", "MIG-")):
-                uuid = "GPU-" + uuid
-            who["gpus"] = [{"index": device, "name": str(facts.name), "uuid": uuid}]
-        return who
+        self.mail.put("status", self.status)
 
     # ---- the loop, on the main thread ----------------------------------------------------
 
@@ -222,38 +156,35 @@ class Agent:
         while not self.left.wait(POLL_S):
             try:
                 self.stacks.sample(me)
-                self.windows.export(self.box)
+                self.windows.export(self.mail.box)
                 now_s = time.monotonic()
                 if now_s - looked_s < LISTEN_S:
                     continue
                 looked_s = now_s
-                fresh = self._lease()
+                fresh = self.mail.lease()
                 if fresh != lease:
                     lease, renewed_s = fresh, now_s
-                if now_s - renewed_s > LEASE_S:
+                if now_s - renewed_s > LEASE_S or not os.path.isdir(self.mail.box):
                     why = "abandoned"
                     break
-                if os.path.exists(self._path("stop")):
+                if self.mail.has("stop"):
                     break
                 self._listen(now_s)
             except Exception as error:
                 self.error(f"{type(error).__name__}: {error}")
         if not self.left.is_set():
-            self.leave(why)
-
-    def _lease(self) -> int:
-        try:
-            return os.stat(self._path("lease")).st_mtime_ns
-        except OSError:
-            return 0
+            try:
+                self.leave(why)
+            except Exception as error:  # never on the program's standard error
+                self.error(f"{type(error).__name__}: {error}")
+                self.hooks.take_out()
 
     def _listen(self, now_s: float) -> None:
         windows = self.windows
         if self.start_at is None:
             try:
-                with open(self._path("start")) as file:
-                    self.start_at = int(json.load(file)["step"])
-                    self.asked_s = now_s
+                self.start_at = int(self.mail.get("start")["step"])
+                self.asked_s = now_s
             except (OSError, ValueError):
                 pass
         elif windows.timed and time.time_ns() > self.stop_ns:
@@ -263,7 +194,7 @@ class Agent:
             if now_s - self.asked_s > patience_s and time.time_ns() > self.stop_ns:
                 self.stop_ns = time.time_ns() + int(STUCK_S * 1e9)  # asked once, then again
                 self.on_main(self._open_timed)
-        self.put(
+        self.mail.put(
             "progress",
             {
                 "steps": len(self.beats),
@@ -271,7 +202,7 @@ class Agent:
                 "open": windows.window.get("kind", ""),
                 "in_window": windows.done_steps,
                 "left": windows.left,
-                "errors": self.errors,
+                "errors": self.mail.errors,
             },
         )
 
@@ -311,19 +242,19 @@ class Agent:
             self.on_main(lambda: self.windows.close(drop=is_lost))
             if not self._until_closed(CLOSE_S):  # it is closed when the native call returns
                 self.error("the window could not be closed: the main thread runs no Python")
-        self.windows.export(self.box)
+        self.windows.export(self.mail.box)
         self.hooks.take_out()
         self.left.set()
         if is_lost:
-            self._clear()
+            self.mail.clear()
         else:
             self.report(why)
-            self.put("done", {})
+            self.mail.put("done", {})
 
     def report(self, why: str) -> None:
         """Everything that was seen."""
         hooks = self.hooks
-        self.put(
+        self.mail.put(
             "observed",
             {
                 "why": why,
@@ -332,18 +263,13 @@ class Agent:
                 "events": hooks.events,
                 "calls": hooks.callers.listed(),
                 "windows": self.windows.recorded,
-                "errors": self.errors,
+                "errors": self.mail.errors,
                 "main": self.main,
                 "threads": {str(each.ident): each.name for each in threading.enumerate()},
                 "stacks": self.stacks.listed(),
                 "samples": self.stacks.samples,
             },
         )
-
-    def _clear(self) -> None:
-        for name in os.listdir(self.box):
-            os.unlink(self._path(name))
-        os.rmdir(self.box)
 
     def at_exit(self) -> None:
         """The program ends: never with a profiler running, which would crash it."""
@@ -354,9 +280,9 @@ class Agent:
             self.left.set()
             if threading.get_ident() == self.main:
                 self.windows.close()
-            self.windows.export(self.box)
+            self.windows.export(self.mail.box)
             self.report("exit")
-            self.put("done", {})
+            self.mail.put("done", {})
         except Exception:
             return
 

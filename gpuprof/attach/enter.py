@@ -56,6 +56,7 @@ class Entered:
 
 
 PARTS = (
+    "agent_door",
     "agent_callers",
     "agent_hooks",
     "agent_stacks",

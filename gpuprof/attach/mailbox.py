@@ -82,6 +82,10 @@ class Mailbox:
         finally:
             os.close(file)
 
+    def is_removed(self) -> bool:
+        """Whether somebody has removed the folder."""
+        return os.fstat(self._folder).st_nlink == 0
+
     def has(self, name: str) -> bool:
         return (self.here / name).exists()
 
@@ -95,7 +99,8 @@ class Mailbox:
         until = time.monotonic() + timeout_s
         while True:
             found = self.get(name)
-            if found is not None or time.monotonic() > until or not alive():
+            over = time.monotonic() > until or not alive() or self.is_removed()
+            if found is not None or over:
                 return found
             time.sleep(0.02)
 

@@ -85,13 +85,16 @@ class Wanted:
 
 @dataclass(slots=True)
 class Recorded:
-    """How it went. gone: targets that ended inside the window; interrupted: by Ctrl-C."""
+    """How it went. gone: targets that ended inside the window. stuck: those that made no step.
+    removed: folders in which agents were spoken to, and which somebody has removed. interrupted: by
+    Ctrl-C."""
 
     folder: Path
     records: list[run.RankRecord]
     stopped_ns: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     stuck: list[int] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     interrupted: bool = False
     lines: list[tuple[float, str]] = field(default_factory=list)
 
@@ -222,6 +225,9 @@ def _watch(entered: Sequence[Entered], result: Recorded, told: Told) -> None:
         result.gone = [each.target.pid for each in entered if each not in alive]
         if not alive or result.gone:
             return  # the others of its job will not step on either
+        result.removed = [each.box.there for each in alive if each.box.is_removed()]
+        if result.removed:
+            return
         words = {each.target.pid: each.box.get("progress") or {} for each in alive}
         now = time.monotonic()
         if not started:
@@ -281,7 +287,7 @@ def _out(
             assemble.take_stacks(one, observed, folder)
         assemble.take_errors(one, observed.get("errors") or [])
         result.lines = result.lines or assemble.busiest_lines(observed)
-        if not left:
+        if not left and not result.removed:
             one.fail("the agent has not left yet: it goes when the main thread runs Python again")
         gone = not each.target.alive() or observed.get("why") == "exit"
         if gone and each.target.pid not in result.gone:

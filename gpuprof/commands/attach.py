@@ -217,6 +217,8 @@ def _problem(done: Recorded) -> str:
     if done.gone:
         steps = max((sum(w.steps for w in one.windows) for one in done.records), default=0)
         return f"process {done.gone[0]} ended inside the window, after {steps} recorded steps"
+    if done.removed:
+        return f"{done.removed[0]}, through which the job is spoken to, has been removed"
     if done.stuck:
         where = f"; its main thread was in {done.lines[0][1]}" if done.lines else ""
         return f"process {done.stuck[0]} has ended no step for a minute{where}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -181,6 +183,45 @@ def test_a_killed_attacher_leaves_a_loop_that_can_be_attached_to(tmp_path, loop)
     first.communicate()
     wait_until(lambda: not list(Path("/tmp").glob(f"gpuprof-attach-{loop.pid}-*")), "it has left")
     assert attach(tmp_path, loop.pid, "--no-attribution").returncode == 0
+    loop.goes_on()
+
+
+def test_a_folder_that_is_removed_inside_the_window(tmp_path, loop) -> None:
+    """The agent leaves as if gpuprof had been killed, and can come again."""
+
+    def remove() -> None:
+        for path in Path("/tmp").glob(f"gpuprof-attach-{loop.pid}-*"):
+            shutil.rmtree(path)
+
+    removes = when_recording(loop.pid, remove)
+    assert "has been removed" in refused(attach(tmp_path, loop.pid, "--duration", "60"))
+    removes.join()
+    loop.goes_on()
+    assert (loop.folder / "stderr").read_text() == ""
+    again = ("--no-attribution", "--steps", "2")
+
+    def has_left() -> bool:
+        out = tmp_path / f"again{time.monotonic_ns()}"
+        return attach(tmp_path, loop.pid, *again, "--out", str(out)).returncode == 0
+
+    wait_until(has_left, "the agent has left")
+
+
+def test_without_the_right_to_trace(tmp_path, loop) -> None:
+    """As in a container without SYS_PTRACE: what would give it, and what is seen all the same."""
+    drop = ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
+    if shutil.which("setpriv") is None or os.geteuid() != 0:
+        pytest.skip("needs root, to give a right up")
+    done = subprocess.run(
+        [*drop, *ATTACH, str(loop.pid), "--duration", "1", "--out", tmp_path / "run"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CAP_SYS_PTRACE" in done.stderr
+    assert "docker run --cap-add SYS_PTRACE" in done.stderr
+    assert "cores" in done.stdout
     loop.goes_on()
 
 
