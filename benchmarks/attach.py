@@ -206,7 +206,7 @@ def _repeat(
 def kill(options: argparse.Namespace) -> None:
     """The attaching side, helpers included, is killed; then it must be possible to attach."""
     generator = random.Random(options.seed)
-    with tempfile.TemporaryDirectory() as name, loop(Path(name), 1) as running:
+    with tempfile.TemporaryDirectory() as name, loop(Path(name), 1, options.pause) as running:
         refused = again = 0
         for number in range(options.count):
             out = Path(name) / f"run{number}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,17 @@ from fixtures.attached import TRAINING, Loop, Programs
 from gpuprof.attach import ptrace
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A shell starts what it puts into the background with Ctrl-C switched off, and children
+    inherit that: then none of the programs here could be interrupted."""
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

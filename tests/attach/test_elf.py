@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuprof.attach import elf
@@ -34,6 +34,7 @@ def test_padding_is_inside_code_and_at_the_end_of_a_page() -> None:
         assert address // elf.PAGE_BYTES == (address + 299) // elf.PAGE_BYTES
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.booleans())
 def test_what_is_no_elf_file_is_nothing(tmp_path_factory, data: bytes, with_magic: bool) -> None:
     """Damaged headers are no crash."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuprof.attach.together import common_start
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 1000), min_size=2, max_size=8),
     st.integers(5, 5000),
