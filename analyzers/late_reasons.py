@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpuprof.analyzers.rank_summary import RankSummary
-from gpuprof.analyzers.why_late import Cause, RankParts, Reason, compare_kernels, parts_of, why_late
+from gpuprof.analyzers.why_late import (
+    GROWN_FRAC,
+    Cause,
+    RankParts,
+    Reason,
+    compare_kernels,
+    parts_of,
+    why_late,
+)
 from gpuprof.analyzers.wording import milliseconds, percent
 from gpuprof.diagnosis import Evidence, Fix
 
@@ -23,11 +31,10 @@ _SAYS: dict[Cause, str] = {
     "copy": "copies longer between host and device",
     "more work": "runs more kernels, or others: it has more work (a larger stage, more experts,"
     " more micro-batches)",
-    "larger inputs": "runs as many kernels as the others, and those whose size follows the input"
-    " are longer: its inputs are larger (longer sequences), or its clock is lower and the others"
-    " are bound by memory",
-    "slow device": "runs as many kernels as the others, and nearly all of them are longer by one"
-    " factor: its device is slower (clock, power, temperature, a neighbour on it)",
+    "larger inputs": "runs as many kernels as the others, and larger ones: its inputs are larger"
+    " (longer sequences, more tokens)",
+    "slow device": "runs the kernels of the others, and they take longer: its device is slower"
+    " (clock, power, temperature, a neighbour on it)",
 }
 
 
@@ -77,6 +84,16 @@ def kernels_of(parts: Parts, rank: int) -> Evidence | None:
         f" {percent(max(compared.factor - 1, 0.0))} longer, and"
         f" {percent(compared.uniform)} of the kernel time by about as much."
     )
+    if compared.growth is not None:
+        text += (
+            f" Launches with more thread blocks than the others' make up {percent(compared.growth)}"
+            " of its kernel time: "
+            + (
+                "its inputs are larger."
+                if compared.growth >= GROWN_FRAC
+                else "the work of each is the same."
+            )
+        )
     return Evidence(text=text, value=round(compared.factor, 4), unit="times as long")
 
 

@@ -34,10 +34,12 @@ _LEVEL = 1  # columns of small integers shrink to a third at the fastest level
 
 @dataclass(frozen=True, slots=True)
 class KernelTotal:
-    """All launches of one kernel in the accounted steps."""
+    """All launches of one kernel in the accounted steps. blocks: thread blocks of all of them, -1
+    where grids were not recorded."""
 
     count: int
     total_ns: int
+    blocks: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +157,14 @@ def _kernels(account: RankAccount) -> dict[str, KernelTotal]:
     total = np.zeros(len(names), np.int64)
     np.add.at(total, inverse.reshape(-1), trace.dur_ns[rows])
     heaviest = np.argsort(-total, kind="stable")[:MAX_KERNEL_NAMES]
+    grids = trace.device.blocks[events].astype(np.int64)
+    blocks = np.zeros(len(names), np.int64)
+    np.add.at(blocks, inverse.reshape(-1), np.maximum(grids, 0))
+    unknown = np.unique(inverse.reshape(-1)[grids < 0])
+    blocks[unknown] = -1
     return {
-        trace.names[names[i]]: KernelTotal(int(count[i]), int(total[i])) for i in heaviest.tolist()
+        trace.names[names[i]]: KernelTotal(int(count[i]), int(total[i]), int(blocks[i]))
+        for i in heaviest.tolist()
     }
 
 
@@ -170,7 +178,7 @@ def to_bytes(summary: RankSummary) -> bytes:
         for field in fields(summary)
         if field.name not in _COLUMNS
     }
-    plain["kernels"] = {n: (k.count, k.total_ns) for n, k in summary.kernels.items()}
+    plain["kernels"] = {n: (k.count, k.total_ns, k.blocks) for n, k in summary.kernels.items()}
     columns = {name: getattr(summary, name).astype("<i8").tobytes() for name in _COLUMNS}
     return zlib.compress(msgspec.msgpack.encode((plain, columns)), _LEVEL)
 
@@ -182,7 +190,7 @@ class _Plain(msgspec.Struct):
     device: int
     labels: tuple[str, ...]
     buckets: dict[str, int]
-    kernels: dict[str, tuple[int, int]]
+    kernels: dict[str, tuple[int, int, int]]
     groups: tuple[tuple[str, tuple[int, ...], int, int], ...]
 
 

@@ -5,11 +5,14 @@ rank spends above the middle one of the others, part by part, explains its laten
 is told apart by its kernels:
 
 * more of them, or others: the rank has more work (uneven stages, more experts, more micro-batches);
-* as many, and nearly all of them longer by the same factor: the device is slow (clock, power,
-  temperature, a neighbour on the same device);
-* as many, and some longer while others are not: the same program on larger inputs (longer
-  sequences), since what works on the weights alone keeps its time. A lowered core clock can look
-  alike where most kernels are limited by memory; clocks from NVML tell.
+* as many, and the longer ones run more thread blocks: the same program on larger inputs (longer
+  sequences, more tokens);
+* as many, of as many blocks, and longer nevertheless: the device is slow (clock, power,
+  temperature, a neighbour on the same device).
+
+Where grids were not recorded, a device is slow when nearly all kernels are longer by one factor;
+where some are not, inputs are larger, since what works on the weights alone keeps its time. A
+lowered core clock can look alike there, if most kernels are limited by memory.
 
 The functions take plain numbers per rank, from whatever recorded them.
 """
@@ -17,7 +20,7 @@ The functions take plain numbers per rank, from whatever recorded them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -33,6 +36,12 @@ UNIFORM_FRAC = 0.8
 UNIFORM_WITHIN = 0.5
 """A device is slow when four fifths of its kernel time is longer by the middle factor, give or take
 half of its excess: optimizer and weight-sized kernels would not follow longer inputs."""
+
+MORE_BLOCKS_FROM = 1.01
+GROWN_FRAC = 0.05
+"""A slow device runs exactly the blocks of the others. Larger inputs need not show in all kernels
+(persistent ones have as many blocks as there are multiprocessors), but in some: pointwise ones, and
+normalization, take a twentieth of the time in any model."""
 
 SLOWER_FROM = 1.02
 """Kernels of equal devices differ by 1 % from rank to rank."""
@@ -51,11 +60,12 @@ class RankParts:
     """One rank in an average step.
 
     buckets: ns a bucket of the step budget. kernels: name -> (launches, ns) of kernels that
-    compute, as far as they were recorded.
+    compute, as far as they were recorded. blocks: name -> thread blocks, where grids were.
     """
 
     buckets: Mapping[str, float]
     kernels: Mapping[str, tuple[float, float]]
+    blocks: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +85,15 @@ class ComputeExcess:
     """Kernel time of a step above that of the others, ns: for more launches, and for longer ones.
 
     factor: how much longer the middle kernel is, weighted by time. uniform: share of the kernel
-    time that is longer by about that factor.
+    time that is longer by about that factor. growth: share of the kernel time whose launches have
+    more blocks; None where grids were not recorded.
     """
 
     more_ns: float
     longer_ns: float
     factor: float
     uniform: float
+    growth: float | None = None
 
 
 def parts_of(summary: RankSummary) -> RankParts:
@@ -90,6 +102,7 @@ def parts_of(summary: RankSummary) -> RankParts:
     return RankParts(
         buckets={name: ns / steps for name, ns in summary.buckets.items()},
         kernels={n: (k.count / steps, k.total_ns / steps) for n, k in summary.kernels.items()},
+        blocks={n: k.blocks / steps for n, k in summary.kernels.items() if k.blocks >= 0},
     )
 
 
@@ -146,7 +159,23 @@ def compare_kernels(late: RankParts, others: Sequence[RankParts]) -> ComputeExce
     factor = _weighted_median(np.array(factors), np.array(weights))
     near = np.abs(np.array(factors) - factor) <= UNIFORM_WITHIN * max(factor - 1.0, 0.0)
     uniform = float(np.array(weights)[near].sum() / sum(weights))
-    return ComputeExcess(more, longer, factor, uniform)
+    return ComputeExcess(more, longer, factor, uniform, _growth(late, others))
+
+
+def _growth(late: RankParts, others: Sequence[RankParts]) -> float | None:
+    """Share of the kernel time whose launches have more blocks than those of the others."""
+    grown = known = 0.0
+    for name, blocks in late.blocks.items():
+        count, total = late.kernels.get(name, (0.0, 0.0))
+        usual = [
+            one.blocks[name] / one.kernels[name][0]
+            for one in others
+            if name in one.blocks and one.kernels.get(name, (0.0, 0.0))[0]
+        ]
+        if usual and count:
+            known += total
+            grown += total if blocks / count > MORE_BLOCKS_FROM * float(np.median(usual)) else 0.0
+    return grown / known if known > 0 else None
 
 
 def _split_compute(
@@ -159,6 +188,8 @@ def _split_compute(
     # Kernels overlap, so their sums are used as proportions of what the budget counts once.
     part = longer / (more + longer)
     slow = kernels.factor >= SLOWER_FROM and kernels.uniform >= UNIFORM_FRAC
+    if kernels.growth is not None:
+        slow = kernels.growth < GROWN_FRAC
     of_longer: Cause = "slow device" if slow else "larger inputs"
     return {"more work": compute_ns * (1 - part), of_longer: compute_ns * part}
 

@@ -45,6 +45,17 @@ def test_larger_inputs_leave_the_optimizer_alone() -> None:
     assert causes(rank(longer, compute=133e6)) == ["larger inputs"]
 
 
+def test_blocks_tell_larger_inputs_from_a_slow_device() -> None:
+    """Even where nearly all kernels are longer by one factor, and the largest are persistent."""
+    longer = {name: (n, 1.3 * ns) for name, (n, ns) in KERNELS.items()}
+    usual = {name: 100.0 * n for name, (n, _) in KERNELS.items()}
+    peers = [RankParts(BUCKETS, KERNELS, usual)] * 7
+    grown = {name: 1.3 * b if name != "gemm" else b for name, b in usual.items()}
+    for blocks, cause in ((usual, "slow device"), (grown, "larger inputs")):
+        late = RankParts({**BUCKETS, "compute": 130e6}, longer, blocks)
+        assert causes(late, peers) == [cause]
+
+
 def test_more_work_is_more_launches() -> None:
     more = {**KERNELS, "gemm": (16.0, 80e6), "expert": (2.0, 10e6)}
     found = compare_kernels(rank(more), [PEER] * 3)
