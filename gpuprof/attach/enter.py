@@ -17,6 +17,7 @@ from gpuprof.attach.mailbox import Mailbox
 from gpuprof.attach.targets import Target
 from gpuprof.attach.trampoline import Injection, wipe
 from gpuprof.errors import GpuprofError
+from gpuprof.recording import RUN_FOLDER
 
 HELPER_S = 20.0
 ANSWER_S = 15.0
@@ -42,6 +43,14 @@ REFUSALS = {
         "its verdict comes at its end; gpuprof analyze reads its run directory",
     ),
 }
+
+
+class RecordsItselfError(GpuprofError):
+    """A job under `gpuprof run`: nothing has to be put into it. folder: its run directory."""
+
+    def __init__(self, message: str, folder: Path) -> None:
+        super().__init__(message, hint=f"gpuprof analyze {folder} shows what it has recorded")
+        self.folder = folder
 
 
 @dataclass(slots=True)
@@ -188,6 +197,9 @@ def _refusal(target: Target, status: dict[str, Any]) -> GpuprofError:
     state = str(status.get("state"))
     if state in REFUSALS:
         message, hint = REFUSALS[state]
+        folder = target.environment.get(RUN_FOLDER, "")
+        if state == "session" and folder and access.same_root(target.pid):
+            return RecordsItselfError(message.format(pid=target.pid), Path(folder))
         return GpuprofError(message.format(pid=target.pid), hint=hint)
     why = str(status.get("why", state))[:300]
     return GpuprofError(f"the agent could not start in process {target.pid}: {why}")

@@ -155,7 +155,7 @@ def _less(way: Access) -> str:
 
 
 def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wanted: Wanted) -> None:
-    from gpuprof.attach.enter import SilentError
+    from gpuprof.attach.enter import RecordsItselfError, SilentError
     from gpuprof.attach.record import record
     from gpuprof.attach.stuck import add_if_stuck
     from gpuprof.commands.output import progress
@@ -169,6 +169,14 @@ def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wante
         if not add_if_stuck(found, folder):
             raise
         _verdict(folder)
+        return
+    except RecordsItselfError as error:
+        from gpuprof.run import load
+
+        if not load(error.folder).traces:
+            raise
+        click.echo(f"{error.message}; the verdict of what is in {error.folder} so far:", err=True)
+        _verdict(error.folder)
         return
     complete_manifest(folder)
     problem = _problem(done)
