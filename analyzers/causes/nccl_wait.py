@@ -28,10 +28,8 @@ not split.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
-from gpuprof.analyzers.busbw import bandwidths, bus_bandwidth, message_bytes
 from gpuprof.analyzers.causes.base import (
     LEAST_GAIN,
     MOST_WINDOWS,
@@ -42,13 +40,11 @@ from gpuprof.analyzers.causes.base import (
     finding,
     too_little,
 )
-from gpuprof.analyzers.collective_kinds import CollectiveKind
+from gpuprof.analyzers.collective_evidence import largest_kinds, link_shares
 from gpuprof.analyzers.communication_fixes import (
-    SMALL_BYTES,
     communication_fixes,
     named_ranks,
 )
-from gpuprof.analyzers.device_columns import peaks_of
 from gpuprof.analyzers.exposed import ExposedCollectives, exposed_collectives, waited_frac
 from gpuprof.analyzers.idle import IDLE_BUCKETS
 from gpuprof.analyzers.late_ranks import (
@@ -60,7 +56,7 @@ from gpuprof.analyzers.late_ranks import (
 from gpuprof.analyzers.late_reasons import evidence_of, fixes_of
 from gpuprof.analyzers.places import lines_of, records_lines
 from gpuprof.analyzers.ranks import RankComparison
-from gpuprof.analyzers.wording import in_bytes, percent
+from gpuprof.analyzers.wording import percent
 from gpuprof.analyzers.work_skew import find_bubble, price_evened_out, rank_skew
 from gpuprof.diagnosis import Evidence, Gain, NotJudged, Place, RuledOut, Window
 
@@ -70,9 +66,6 @@ BUCKETS = ("communication", "communication_host")
 
 MOSTLY = 0.5
 """When half of the exposed communication is waiting, the ranks are the first thing to look at."""
-
-MOST_KINDS = 3
-"""Lines of the table of collectives that a reader looks at."""
 
 _DOING = {
     "compute": "computing",
@@ -86,15 +79,6 @@ _DOING = {
     "unknown": "idle for reasons that were not recorded",
 }
 """What a rank does in a bucket of its step."""
-
-_NAMES = {
-    int(kind): "collective of unknown kind"
-    if kind == CollectiveKind.UNKNOWN
-    else "send and receive"
-    if kind == CollectiveKind.SEND_RECV
-    else kind.name.lower().replace("_", "-")
-    for kind in CollectiveKind
-}
 
 
 def judge(run: RunView) -> Verdict:
@@ -155,7 +139,7 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
             *_split(run, comparison, share, waiting),
             *_who_is_late(run, comparison, late),
             *_evidence(run, worst, table, share),
-            *_links(run, comparison),
+            *link_shares(run.first, comparison),
         ],
         fixes=communication_fixes(
             run.facts,
@@ -399,73 +383,7 @@ def _evidence(
                 unit="share of step",
             )
         )
-    return evidence + _largest(rank, table)
-
-
-def _largest(rank: RankAccount, table: ExposedCollectives) -> list[Evidence]:
-    """The kinds and sizes of collectives with most exposed time."""
-    steps = max(int(np.count_nonzero(rank.main.steps.keep)), 1)
-    found, size = table.collectives, table.bytes
-    key = np.stack((found.kind[table.mine].astype(np.int64), size))
-    kinds, which = np.unique(key, axis=1, return_inverse=True)
-    which = which.reshape(-1)
-    exposed = np.bincount(which, weights=table.exposed_ns, minlength=kinds.shape[1])
-    lines = []
-    for i in np.argsort(-exposed)[:MOST_KINDS].tolist():
-        mine = which == i
-        if exposed[i] < 0.1 * max(table.exposed_total_ns, 1):
-            continue
-        duration = found.duration_ns[table.mine][mine]
-        each = f" of {in_bytes(int(kinds[1, i]))}" if kinds[1, i] > 0 else ""
-        text = (
-            f"{_count(mine.sum() / steps)} × {_NAMES[int(kinds[0, i])]}{each} a step:"
-            f" {exposed[i] / steps / 1e6:.2f} ms alone of {duration.sum() / steps / 1e6:.2f} ms"
-        )
-        text += _bandwidth(table, mine)
-        lines.append(
-            Evidence(
-                text=text + ".", value=round(float(exposed[i]) / steps / 1e6, 3), unit="ms per step"
-            )
-        )
-    return lines
-
-
-def _bandwidth(table: ExposedCollectives, mine: NDArray[np.bool_]) -> str:
-    """The bus bandwidth of the fastest of some equal collectives: the one that waited least."""
-    found = table.collectives
-    chosen = table.mine[mine]
-    best = int(chosen[np.argmin(found.duration_ns[chosen])])
-    kind, n_ranks = int(found.kind[best]), int(found.group_size[best])
-    size = message_bytes(kind, int(found.in_bytes[best]), int(found.out_bytes[best]), n_ranks)
-    reached = bus_bandwidth(kind, n_ranks, size, float(found.duration_ns[best]))
-    if size < SMALL_BYTES or reached is None:
-        return ""
-    return f"; the fastest reaches {reached / 1e9:.3g} GB/s of bus bandwidth"
-
-
-def _links(run: RunView, comparison: RankComparison) -> list[Evidence]:
-    """What the transfers reach of the links, for the collectives with most time."""
-    info = run.first.main.info
-    lines = bandwidths(comparison.transfers, peaks_of(info) if info is not None else None)
-    evidence = []
-    for line in lines[:MOST_KINDS]:
-        if line.share is None or line.size_bytes < SMALL_BYTES or line.verdict == "latency":
-            continue
-        said = {
-            "slow": ": the link, or the way that the data takes, is slow",
-            "degraded": ": less than it should be",
-        }.get(line.verdict, "")
-        evidence.append(
-            Evidence(
-                text=f"Without the waiting, {_NAMES[int(line.kind)]} of {in_bytes(line.size_bytes)}"
-                f" over {line.n_ranks} ranks passes at {line.busbw_bytes_per_s / 1e9:.3g} GB/s of"
-                f" bus bandwidth, {percent(line.share)} of what the device's links"
-                f" give{said}.",
-                value=round(float(line.share), 4),
-                unit="share of expected bandwidth",
-            )
-        )
-    return evidence
+    return evidence + largest_kinds(rank, table)
 
 
 def _one_rank_only(run: RunView) -> Evidence:
@@ -474,10 +392,6 @@ def _one_rank_only(run: RunView) -> Evidence:
         " two takes the time can't be told without the other ranks' traces.",
         unit="",
     )
-
-
-def _count(number: float) -> str:
-    return f"{number:,.0f}" if number >= 9.95 else f"{number:.2g}"
 
 
 def _longest(run: RunView, rank: RankAccount, table: ExposedCollectives) -> tuple[Window, ...]:
