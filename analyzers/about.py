@@ -6,6 +6,7 @@ import numpy as np
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.facts import RunFacts
+from gpuprof.analyzers.ranks import RankComparison
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import InputFile
 from gpuprof.trace import Trace
@@ -59,6 +60,18 @@ def input_file(trace: Trace) -> InputFile:
         events=len(trace),
         notes=tuple(notes),
     )
+
+
+def clock_facts(comparison: RankComparison | None) -> dict[str, str]:
+    """How well the ranks' clocks agree, where collectives tell: the error that is left when their
+    recordings are laid side by side."""
+    if comparison is None:
+        return {}
+    known = comparison.clock_offset_ns[~np.isnan(comparison.clock_offset_ns)]
+    if len(known) < 2:
+        return {}
+    spread_us = float(known.max() - known.min()) / 1e3
+    return {"clocks of the ranks": f"up to {spread_us:.3g} µs apart"}
 
 
 def facts_table(facts: RunFacts) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpuprof.analyzers.about import data_warnings, facts_table, input_file
+from gpuprof.analyzers.about import clock_facts, data_warnings, facts_table, input_file
 from gpuprof.analyzers.account import CPU, RankAccount, account_rank
 from gpuprof.analyzers.bound import find_bound
 from gpuprof.analyzers.causes import CAUSES
@@ -218,6 +218,7 @@ def diagnose(
         files=(*(input_file(account.trace) for account in accounts), *recorded.other.files),
         facts={
             **facts_table(view.facts),
+            **clock_facts(view.comparison),
             **recording_cost(view.told),
             **gpu_while_recorded(accounts, samples),
         },

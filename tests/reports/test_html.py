@@ -23,6 +23,8 @@ from fixtures.diagnoses import (
     sample_trace,
     sample_traces,
 )
+from fixtures.injections import INJECTIONS
+from fixtures.samples import hostile_samples
 from gpuprof.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
 from gpuprof.reports import page
@@ -96,6 +98,32 @@ def test_hostile_text_adds_no_element_and_no_attribute(tmp_path: Path) -> None:
     assert "<img src=x onerror=alert(2)>" in shown, "it is shown, not dropped"
     assert "\x1b" not in source
     assert "\x00" not in source
+
+
+def injected(folder: Path, text: str) -> Elements:
+    """The page with a text in every free text of the diagnosis and every name of what was read."""
+    path = folder / "report.html"
+    diagnosis, traces = hostile_diagnosis(text, 2), hostile_traces(text)
+    write_html(diagnosis, traces, path, samples=[hostile_samples(text)])
+    found = Elements()
+    found.feed(path.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def inert(tmp_path_factory: pytest.TempPathFactory) -> Elements:
+    return injected(tmp_path_factory.mktemp("inert"), "x")
+
+
+@pytest.mark.parametrize("text", INJECTIONS, ids=range(len(INJECTIONS)))
+def test_no_injection_makes_an_element(tmp_path: Path, inert: Elements, text: str) -> None:
+    found = injected(tmp_path, text)
+    folded = {"details", "summary", "code"}  # long names are folded, whatever is in them
+    shown = [[tag for tag in tags(one) if tag not in folded] for one in (found, inert)]
+    assert shown[0] == shown[1]
+    assert {name for _, one in found.elements for name in one} == {
+        name for _, one in inert.elements for name in one
+    }
 
 
 def test_data_blocks_hold_no_character_that_html_reads(tmp_path: Path) -> None:
