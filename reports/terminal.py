@@ -184,7 +184,10 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
     out.line(diagnosis.headline or words.say("untitled"), "bold")
     facts = [*story.run_facts(diagnosis, words)]
     out.line(" · ".join(facts), "dim")
-    together = _together(diagnosis, words)
+    stands = not budget.has_account(diagnosis) and any(
+        finding.cause in STOPS for finding in diagnosis.findings
+    )
+    together = "" if stands else _together(diagnosis, words)
     if together:
         out.line(together)
     bound = diagnosis.bound
@@ -196,7 +199,8 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
         verdict += f" ({words.say('key.also', also=also)})"
     if bound.class_ != "unknown":
         verdict += f", {words.say('key.confidence', percent=text.percent(bound.confidence))}"
-    out.line(f"{verdict}. {text.sentence(bound.why)}" if bound.why else f"{verdict}.")
+    if not stands:  # a job that does not go on is bound by nothing
+        out.line(f"{verdict}. {text.sentence(bound.why)}" if bound.why else f"{verdict}.")
     out.gap()
     if budget.has_account(diagnosis):
         _budget(diagnosis, out, words)

@@ -89,3 +89,18 @@ def test_what_is_something_else_is_refused_in_one_line(tmp_path: Path, data: byt
     with pytest.raises(InputError) as caught:
         read_stacks(path)
     assert "\n" not in str(caught.value)
+
+
+def test_run_directories_of_several_nodes_are_one_hang(tmp_path: Path) -> None:
+    """Each node's own answer names nobody; together the rank is found that did not come."""
+    nodes = [tmp_path / "node0", tmp_path / "node1"]
+    asleep = rank(3, own(15, "save"), kernel="sleep", host="node1")
+    for folder, ranks in zip(
+        nodes, ([waiting(0), waiting(1)], [waiting(2, host="node1"), asleep]), strict=True
+    ):
+        folder.mkdir()
+        write(ranks, folder)
+    (alone,) = gpuprof.analyze(nodes[0]).findings
+    assert alone.late_ranks == ()
+    (found,) = gpuprof.analyze(*nodes).findings
+    assert (found.late_ranks, found.ranks) == ((3,), (0, 1, 2))
