@@ -39,6 +39,7 @@ class Windows:
         self.syncs = syncs
         self.recorded: list[dict[str, Any]] = []
         self.finished: list[tuple[Any, dict[str, Any]]] = []
+        self.exporting = threading.Lock()
         self.profile: Any = None
         self.window: dict[str, Any] = {}
         self.ours = False
@@ -169,21 +170,24 @@ class Windows:
         self.syncs.take_out()
 
     def export(self, box: str) -> None:
-        """Writes what is finished; on any thread."""
-        while self.finished:
-            profile, window = self.finished[0]
-            path = os.path.join(box, window["file"])
-            try:
-                save_trace(profile, path + ".part.json")
-                os.rename(path + ".part.json", path)
-                self.recorded.append(window)
-            except Exception as failure:
-                self.error(f"the trace could not be written: {failure}")
+        """Writes what is finished; on any thread. One waits for the other: a trace that is written
+        twice at once, because the program ends just then, would crash it."""
+        with self.exporting:
+            while self.finished:
+                profile, window = self.finished[0]
+                path = os.path.join(box, window["file"])
                 try:
-                    os.unlink(path + ".part.json")
-                except OSError:
-                    pass
-            self.finished.pop(0)
+                    save_trace(profile, path + ".part.json")
+                    os.rename(path + ".part.json", path)
+                    self.recorded.append(window)
+                except Exception as failure:
+                    self.error(f"the trace could not be written: {failure}")
+                    try:
+                        os.unlink(path + ".part.json")
+                    except OSError:
+                        pass
+                if self.finished:  # else it was cleared meanwhile: nobody will read it
+                    self.finished.pop(0)
 
 
 @contextmanager

@@ -1,0 +1,62 @@
+"""Windows of the agent: what is written, and that it is written once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuprof.attach import agent_windows
+from gpuprof.attach.agent_windows import Windows
+
+
+def windows() -> tuple[Windows, list[str]]:
+    errors: list[str] = []
+    made = Windows([], errors.append, syncs=None)
+    made.finished.append((object(), {"file": "trace-1.json"}))
+    return made, errors
+
+
+def test_a_program_that_ends_while_a_trace_is_written_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing it a second time meanwhile would end the program from C++."""
+    begun, go_on = threading.Event(), threading.Event()
+    written: list[str] = []
+
+    def save(profile: Any, path: str) -> None:
+        begun.set()
+        assert go_on.wait(100)
+        written.append(path)
+        Path(path).touch()
+
+    monkeypatch.setattr(agent_windows, "save_trace", save)
+    one, errors = windows()
+    beside = threading.Thread(target=one.export, args=(str(tmp_path),))
+    beside.start()
+    assert begun.wait(100)
+    at_exit = threading.Thread(target=one.export, args=(str(tmp_path),))
+    at_exit.start()
+    go_on.set()
+    beside.join()
+    at_exit.join()
+    assert len(written) == 1
+    assert [window["file"] for window in one.recorded] == ["trace-1.json"]
+    assert (tmp_path / "trace-1.json").exists()
+    assert errors == []
+
+
+def test_what_can_not_be_written_is_said_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(profile: Any, path: str) -> None:
+        Path(path).write_text("{")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(agent_windows, "save_trace", save)
+    one, errors = windows()
+    one.export(str(tmp_path))
+    assert errors == ["the trace could not be written: the disk is full"]
+    assert (one.recorded, one.finished, list(tmp_path.iterdir())) == ([], [], [])
