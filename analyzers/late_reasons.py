@@ -69,6 +69,14 @@ def evidence_of(parts: Parts, rank: int, late: Sequence[int]) -> list[Evidence]:
     return found
 
 
+def has_larger_launches(parts: Parts, rank: int) -> bool:
+    """Whether a rank's launches have more blocks than the others', be it in few of its kernels."""
+    own = parts.get(rank)
+    others = [one for number, one in parts.items() if number != rank]
+    compared = compare_kernels(own, others) if own is not None and others else None
+    return compared is not None and (compared.growth or 0.0) >= GROWN_FRAC
+
+
 def kernels_of(parts: Parts, rank: int) -> Evidence | None:
     """How the kernels of the rank that computes longest differ from those of the others."""
     own = parts.get(rank)

@@ -23,6 +23,7 @@ known where sends are recorded one by one.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
@@ -38,7 +39,7 @@ from gpuprof.analyzers.communication_fixes import named_ranks
 from gpuprof.analyzers.exposed import exposed_collectives
 from gpuprof.analyzers.group_skew import evidence_of
 from gpuprof.analyzers.imbalance import bubble_frac
-from gpuprof.analyzers.late_reasons import kernels_of
+from gpuprof.analyzers.late_reasons import has_larger_launches, kernels_of
 from gpuprof.analyzers.wording import percent
 from gpuprof.analyzers.work_skew import (
     Bubble,
@@ -66,7 +67,7 @@ def judge(run: RunView) -> Verdict:
     """Judges cause 7."""
     if len(run.ranks) == 1:
         return _one_rank(run)
-    skew = rank_skew(run.ranks)
+    skew = _reconsidered(run, rank_skew(run.ranks))
     bubble = find_bubble(run.ranks)
     if bubble is None and not run.share("communication", "communication_host"):
         return RuledOut(
@@ -109,6 +110,15 @@ def judge(run: RunView) -> Verdict:
         ranks=tuple(rank.rank for rank in run.ranks),
         late_ranks=tuple(r for r in late if r in skew.heavy) if uneven else (),
     )
+
+
+def _reconsidered(run: RunView, skew: Skew) -> Skew:
+    """The same skew, unless some kernels of the heaviest rank are larger: persistent ones have as
+    many blocks whatever they work on, and hide in the sum that its work is more."""
+    if skew.same_work and has_larger_launches(run.parts, skew.labels[skew.heaviest]):
+        pattern = "more work" if skew.pattern == "slow worker" else skew.pattern
+        return replace(skew, same_work=False, pattern=pattern)
+    return skew
 
 
 def _one_rank(run: RunView) -> Verdict:

@@ -51,6 +51,29 @@ def job(
     return traces
 
 
+def test_persistent_kernels_do_not_hide_that_inputs_are_larger() -> None:
+    """The GEMM has one block a multiprocessor on all ranks; only the small kernel's grid grows."""
+    traces = []
+    for rank in range(4):
+        more = 1.5 if rank == 1 else 1.0
+        machine = Machine(rank=rank, world_size=4)
+        for number in range(6):
+            with machine.step(number):
+                machine.kernel(GEMM, 500 * more, grid=(132, 1, 1))
+                machine.kernel("layer_norm", 60 * more, grid=(int(20 * more), 1, 1))
+                late = 560 * 1.5 - 560 * more
+                machine.collective("allreduce", 50 + late, ranks=(0, 1, 2, 3), seq=number)
+                machine.wait(COMPUTE, COMMUNICATION)
+                machine.synchronize()
+        traces.append(machine.trace)
+    found = imbalance.judge(view(*traces))
+    assert isinstance(found, Finding)
+    said = texts(found.evidence)
+    assert "the device is slower" not in said
+    assert "its inputs are larger" in said
+    assert found.fixes[0].title == "Deal samples out by their cost, not by their count"
+
+
 def test_a_rank_with_more_work_is_found_with_what_it_costs() -> None:
     """900 µs against three times 500: the mean is 600, so 300 of some 970 µs are lost."""
     traces = job([[500, 500, 900, 500]] * 6, blocks=[500, 500, 900, 500])
