@@ -151,7 +151,7 @@ def _stands_still(found: Sequence[Target], folder: Path, patience_s: float) -> b
 def _less(way: Access) -> str:
     """Which step is taken down, what is lost by it, and what would allow more."""
     more = f"; for more: {way.remedy}" if way.remedy else ""
-    return f"Nothing can be put into it: {way.why}. What lines cost stays unknown{more}."
+    return f"Nothing can be put into it: {way.why}. Steps and waits are not seen from inside{more}."
 
 
 def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wanted: Wanted) -> None:

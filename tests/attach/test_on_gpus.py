@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from fixtures.attached import IDLE
-from gpuprof.attach import on_gpus
+from gpuprof.attach import on_gpus, targets
 from gpuprof.errors import GpuprofError
 
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
-def test_the_process_that_computes_is_found(loop, monkeypatch) -> None:
-    """However many devices it is on."""
-    monkeypatch.setattr(on_gpus, "_compute_pids", lambda: [loop.pid, loop.pid])
+
+@pytest.fixture
+def computing(start, monkeypatch):
+    """Programs that the driver sees, and that use torch by the looks of them."""
+
+    def make(count: int, variables: dict[str, str] | None = None) -> list[int]:
+        pids = [start(IDLE, variables=variables or {}).pid for _ in range(count)]
+        monkeypatch.setattr(on_gpus, "_compute_pids", lambda: [*pids, *pids])
+        monkeypatch.setattr(targets, "uses_torch", lambda pid: pid in pids)
+        return pids
+
+    return make
+
+
+def test_the_process_that_computes_is_found(computing) -> None:
+    """Once, on however many devices it is."""
+    (pid,) = computing(1)
     (found,) = on_gpus.find_on_gpus()
-    assert found.pid == loop.pid
+    assert found.pid == pid
     found.close()
 
 
-def test_several_jobs_are_not_mixed(loop, training, monkeypatch) -> None:
+def test_ranks_of_one_launcher_are_one_job(computing) -> None:
+    pids = computing(2, {"RANK": "0"})
+    found = on_gpus.find_on_gpus()
+    assert sorted(target.pid for target in found) == sorted(pids)
+    for target in found:
+        target.close()
+
+
+def test_several_jobs_are_not_mixed(computing) -> None:
     """Each is named, to choose one."""
-    monkeypatch.setattr(on_gpus, "_compute_pids", lambda: [loop.pid, training.pid])
+    pids = computing(2)
     with pytest.raises(GpuprofError, match="2 jobs") as caught:
         on_gpus.find_on_gpus()
-    assert f"--pid {loop.pid} (1 process)" in caught.value.hint
-    assert f"--pid {training.pid} (1 process)" in caught.value.hint
+    assert all(f"--pid {pid} (1 process)" in caught.value.hint for pid in pids)
 
 
 def test_nobody_who_uses_torch(start, monkeypatch) -> None:
