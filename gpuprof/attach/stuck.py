@@ -21,8 +21,11 @@ from gpuprof.conclude import complete_manifest
 from gpuprof.stacks import RankStacks
 
 
-def answer_if_stuck(found: Sequence[Target], folder: Path, patience_s: float, told: Told) -> bool:
-    """Records a job that stands still into a run directory; False for one that goes on.
+def answer_if_stuck(found: Sequence[Target], folder: Path, patience_s: float, told: Told) -> str:
+    """Records a job that stands still into a run directory.
+
+    Returns:
+        Who did not come to what, in one line; "" for a job that goes on.
 
     Args:
         found: Its processes.
@@ -35,9 +38,11 @@ def answer_if_stuck(found: Sequence[Target], folder: Path, patience_s: float, to
     """
     stacks = standstill.watch(found, patience_s, told)
     if not stacks:
-        return False
+        return ""
     keep(found, stacks, folder)
-    return True
+    from gpuprof.analyzers.hang import findings_from_stacks
+
+    return findings_from_stacks(stacks)[0].title
 
 
 def keep(found: Sequence[Target], stacks: Sequence[RankStacks], folder: Path) -> None:

@@ -144,8 +144,10 @@ def _stands_still(found: Sequence[Target], folder: Path, patience_s: float) -> b
     with progress() as told:
         stuck = answer_if_stuck(found, folder, patience_s, told or _nothing)
     if stuck:
+        # Before the report is made: whoever waits for a job that stands has waited long enough.
+        click.echo(f"{stuck}. Nothing was put into the job.", err=True)
         _verdict(folder)
-    return stuck
+    return bool(stuck)
 
 
 def _less(way: Access) -> str:

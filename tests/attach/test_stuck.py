@@ -47,7 +47,7 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.P
 
 
 def wait_until_still(pid: int) -> None:
-    """Until the kernel has given no main thread of two ranks a processor for a second."""
+    """Until the kernel has given no main thread of the three ranks a processor for a second."""
     until = time.monotonic() + 60
     before: dict[int, object] = {}
     while time.monotonic() < until:
@@ -57,7 +57,7 @@ def wait_until_still(pid: int) -> None:
             p for p, count in now.items()
             if (old := before.get(p)) is not None and count is not None and count.is_same(old)  # type: ignore[arg-type]
         ]  # fmt: skip
-        if len(same) >= 2:
+        if len(same) >= 3:
             return
         before = dict(now)
         time.sleep(1)
