@@ -183,9 +183,9 @@ def _account_cpu(parts: _Parts) -> DeviceAccount:
     start = parts.trace.start_ns[rows]
     end = start + parts.trace.dur_ns[rows]
     whole = (int(start.min()), int(end.max())) if len(rows) else (0, 0)
-    steps = steps_on_host(
-        parts.marks, whole, missing_spans(parts.trace, parts.launches, parts.marks)
-    )
+    missing = missing_spans(parts.trace, parts.launches, parts.marks)
+    operators = parts.trace.start_ns[parts.trace.rows_of(Category.CPU_OP)]
+    steps = steps_on_host(parts.marks, whole, missing, operators)
     work = cpu_work(parts.trace, parts.host)
     nothing = np.zeros(0, np.int64)
     budget = step_budget(steps, work, nothing, parts.collective, parts.launches, parts.host)

@@ -109,15 +109,26 @@ def find_marks(trace: Trace) -> Marks:
     return _repeating(trace) or Marks("none", (), _empty(), _empty(), -1)
 
 
-def steps_on_host(marks: Marks, whole: tuple[int, int], missing: Spans | None = None) -> Steps:
+def steps_on_host(
+    marks: Marks, whole: tuple[int, int], missing: Spans | None = None, ops_ns: I64 | None = None
+) -> Steps:
     """The steps of a run whose device is the CPU: the host spans, without gaps between them.
 
-    missing: what the recording does not tell (see `gpuprof.analyzers.cut`), None for nothing.
+    Args:
+        marks: The host spans.
+        whole: Start and end of the recording, used where there are no marks.
+        missing: What the recording does not tell (see `gpuprof.analyzers.cut`), None for nothing.
+        ops_ns: When its operators began; a last mark with few of them was cut off. None where that
+            is not to be judged.
     """
     if marks.source == "none" or not len(marks.start_ns):
         return _single(whole, whole, missing)
     start, end = _contiguous(marks.start_ns, marks.end_ns)
-    return _judged(marks, start, end, np.ones(len(start), np.int64), missing)
+    counts = np.ones(len(start), np.int64)
+    if ops_ns is not None and len(ops_ns):
+        begun = np.sort(ops_ns)
+        counts = np.searchsorted(begun, end) - np.searchsorted(begun, start)
+    return _judged(marks, start, end, counts, missing)
 
 
 def steps_on_device(

@@ -7,6 +7,7 @@ import pytest
 
 from fixtures.runs import Job, cpu_training, training
 from fixtures.traces import TraceBuilder
+from gpuprof.analyzers.account import account_rank
 from gpuprof.analyzers.launches import find_launches
 from gpuprof.analyzers.steps import Steps, find_marks, steps_on_device, steps_on_host
 
@@ -233,6 +234,21 @@ def test_on_a_cpu_the_host_span_is_the_step() -> None:
     trace = cpu_training(4, python_us=100).trace.trace()
     steps = steps_on_host(find_marks(trace), (0, 1))
     assert lengths_us(steps) == [1_100.0] * 4
+
+
+@pytest.mark.parametrize(("last_us", "is_kept"), [(60, False), (1_000, True)])
+def test_on_a_cpu_a_last_mark_with_few_operators_is_no_step(last_us: int, is_kept: bool) -> None:
+    """The profiler stops in the middle of a step: its mark is short, and so is what ran in it. A
+    step that is short with all its operators is one."""
+    job = Job(gpu="", backend="gloo")
+    for number in range(6):
+        with job.step(number):
+            for _ in range(10 if number < 5 or is_kept else 1):
+                with job.op("aten::mm"):
+                    job.work(100 if number < 5 else last_us / 10)
+    steps = account_rank(job.trace.trace(), 0).main.steps
+    assert bool(steps.keep[-1]) is is_kept
+    assert steps.keep[:-1].all()
 
 
 def test_on_a_cpu_without_marks_the_recording_is_one_stretch() -> None:
