@@ -3,9 +3,10 @@
     python benchmarks/hangs.py [--ranks 4] [--trials 1] [--faults sleep skip …]
 
 Starts fixtures/hanging.py under torchrun with each fault, waits until its ranks stand, and runs
-`gpuprof attach --pid` on the launcher. "seconds" is the whole command: watching, run directory,
-diagnosis.json, report.html and the terminal. "none" is a job that goes on: there it must be silent,
-which is looked for by watching alone. The goal is the right rank and line within 10 s.
+`gpuprof attach --pid` on the launcher. "said": seconds until the rank and the line are on the
+terminal; "done": until the run directory, diagnosis.json and report.html are written, too. "none"
+is a job that goes on: there it must be silent, which is looked for by watching alone. The goal is
+the right rank and line within 10 s.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ def right_line(fault: str, where: list[dict[str, object]]) -> bool:
     return any(abs(int(str(found)) - number) <= NEAR.get(fault, 0) for number in wanted)
 
 
-def trial(fault: str, ranks: int, who: int) -> tuple[bool, bool, float, str]:
-    """Whether the rank and the line are right, how long it took, and what was said."""
+def trial(fault: str, ranks: int, who: int) -> tuple[bool, bool, float, float, str]:
+    """Whether rank and line are right, seconds until it was said and until all was written, and
+    what was said."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         launcher = start(folder, ranks, fault, who)
@@ -76,23 +78,28 @@ def trial(fault: str, ranks: int, who: int) -> tuple[bool, bool, float, str]:
             began = time.perf_counter()
             if fault == "none":
                 found = standstill.watch(targets.find(launcher.pid))
-                return not found, True, time.perf_counter() - began, "goes on"
+                seconds = time.perf_counter() - began
+                return not found, True, seconds, seconds, "goes on"
             command = [sys.executable, "-m", "gpuprof", "attach", "--pid", str(launcher.pid)]
-            done = subprocess.run(
+            attach = subprocess.Popen(
                 [*command, "--out", str(folder / "out")],
-                capture_output=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
                 text=True,
-                check=False,
             )
+            assert attach.stderr is not None
+            first = attach.stderr.readline().strip()
+            said_s = time.perf_counter() - began
+            attach.communicate()
             seconds = time.perf_counter() - began
-            if done.returncode:
-                return False, False, seconds, done.stderr.strip().splitlines()[-1]
+            if attach.returncode:
+                return False, False, said_s, seconds, first
             diagnosis = json.loads((folder / "out" / "diagnosis.json").read_text())
             hang = next((f for f in diagnosis["findings"] if f["cause"] == "hang"), None)
             if hang is None:
-                return False, False, seconds, "no hang was found"
+                return False, False, said_s, seconds, "no hang was found"
             is_right = hang["late_ranks"] == [who]
-            return is_right, right_line(fault, hang["where"]), seconds, hang["title"]
+            return is_right, right_line(fault, hang["where"]), said_s, seconds, hang["title"]
         finally:
             launcher.terminate()
             launcher.wait()
@@ -104,16 +111,16 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1)
     parser.add_argument("--faults", nargs="*", choices=FAULTS, default=FAULTS)
     arguments = parser.parse_args()
-    print(f"{'fault':10} {'rank':5} {'line':5} {'seconds':>7}  load  answer")
+    print(f"{'fault':10} {'rank':5} {'line':5} {'said s':>6} {'done s':>7}  load  answer")
     right = done = 0
     for number in range(arguments.trials):
         for fault in arguments.faults:
             who = 1 + number % (arguments.ranks - 1)
-            rank, line, seconds, said = trial(fault, arguments.ranks, who)
+            rank, line, said_s, seconds, said = trial(fault, arguments.ranks, who)
             right, done = right + (rank and line), done + 1
             print(
                 f"{fault:10} {'right' if rank else 'WRONG':5} {'right' if line else 'WRONG':5} "
-                f"{seconds:7.1f}  {os.getloadavg()[0]:4.1f}  {said}",
+                f"{said_s:6.1f} {seconds:7.1f}  {os.getloadavg()[0]:4.1f}  {said}",
                 flush=True,
             )
     print(f"{right} of {done} right")
