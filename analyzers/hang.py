@@ -12,6 +12,7 @@ others were seen to stand, and it is critical only where no rank goes on by itse
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,17 @@ MAX_TOLD = 6
 
 TRANSFER_FROM = 0.05
 """Of a core, used by a process whose main thread waits in a collective: its transport works."""
+
+COUNTER = re.compile(
+    r"(?:^|_)(?:step|iter|iteration|it|i|idx|index|batch|epoch|micro)(?:_idx|_index|_id|_no|_num)?$",
+    re.IGNORECASE,
+)
+"""Variables that count what all ranks do together; other numbers differ from rank to rank."""
+USUAL = ("loader", "checkpoint", "busy")
+"""What ranks do for seconds in jobs that go on."""
+
+MOST_AHEAD = 2
+"""A rank that left a collective out is one call ahead, or two where calls alternate."""
 
 UNWATCHED_S = 30.0
 """A job that was recorded from within has made steps: it must stand longer to be called hanging."""
@@ -59,7 +71,8 @@ def findings_from_stacks(stacks: Sequence[RankStacks]) -> list[Finding]:
     unseen = sorted(set(range(world_size)) - {one.rank for one in ranks})
     answer = _answer(ranks, waiting)
     if answer is None:
-        if _transfers(waiting):
+        on_their_way = [one for one in ranks if one.waits and one not in waiting]
+        if _transfers(waiting) or on_their_way:
             return []
         answer = _Answer(tuple(waiting), (), "", 0.5 if unseen else 0.6)
     picture = Picture(
@@ -177,10 +190,12 @@ def _line_in_common(one: Standing, other: Standing) -> bool:
 def _ahead_by_counters(waiting: Sequence[Standing]) -> _Answer | None:
     """Ranks whose loops have counted further than the others': they have left a call out."""
     names = set.intersection(*(set(one.stacks.values) for one in waiting)) if waiting else set()
-    for name in sorted(names):
+    for name in sorted(filter(COUNTER.search, names)):
         counts = {one.rank: one.stacks.values[name] for one in waiting}
         numbers = {rank: int(v) for rank, v in counts.items() if v.lstrip("-").isdigit()}
         if len(numbers) < len(waiting) or len(set(numbers.values())) != 2:
+            continue
+        if max(numbers.values()) - min(numbers.values()) > MOST_AHEAD:
             continue
         common, votes = Counter(numbers.values()).most_common(1)[0]
         highest = max(numbers.values())
@@ -218,9 +233,9 @@ def _finding(picture: Picture, answer: _Answer) -> Finding:
     if picture.unseen:
         evidence.append(_said(f"Nothing was seen of {rank_list(picture.unseen)}."))
     may_go_on = bool(answer.late) and not _is_final(answer.late)
-    may_go_on = may_go_on and any(one.stacks.moves for one in answer.late)
+    may_go_on = may_go_on and any(o.stacks.moves or o.kind in USUAL for o in answer.late)
     if may_go_on:
-        evidence.append(_said("It runs on: the job may be slow, and not hang."))
+        evidence.append(_said("It may go on by itself: the job may be slow, and not hang."))
     evidence.append(class_evidence([symptom.id, "desync_straggler"], SOURCE))
     severity: Severity = "warning" if may_go_on else "critical"
     base = finding(

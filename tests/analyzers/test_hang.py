@@ -181,3 +181,25 @@ def test_numbers_of_the_flight_recorder_go_before_stacks(tmp_path: Path) -> None
     (joined,) = join_hangs(exact, seen)
     assert joined.late_ranks == exact[0].late_ranks == (1,)
     assert joined.where[0].line == 15
+
+
+def test_numbers_that_differ_by_nature_accuse_nobody() -> None:
+    """Each rank has its own part of the data; and a counter far ahead counts something else."""
+    sizes = [waiting(n, values={"n_samples": "1001" if n == 2 else "1000"}) for n in range(4)]
+    assert the_hang(*sizes).late_ranks == ()
+    far = [waiting(n, values={"step": "90" if n == 2 else "20"}) for n in range(4)]
+    assert the_hang(*far).late_ranks == ()
+
+
+def test_a_rank_that_gets_on_meanwhile_is_no_hang() -> None:
+    """It is in a collective, too, but in another one than before."""
+    ranks = [waiting(0), waiting(1), waiting(2), waiting(3, stood_s=0.2, moved=True)]
+    assert findings_from_stacks(ranks) == []
+
+
+def test_a_rank_that_waits_for_its_loader_may_come_yet() -> None:
+    """A cold cache takes seconds in jobs that go on."""
+    loader = call("_next_data", f"{LIBRARY}/utils/data/dataloader.py")
+    found = the_hang(waiting(0), rank(1, loader, own(20)), waiting(2), waiting(3))
+    assert (found.late_ranks, found.severity) == ((1,), "warning")
+    assert "waits for its data loader at train.py:20" in found.title
