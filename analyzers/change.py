@@ -115,12 +115,17 @@ def mean_of(samples: ArrayLike) -> Mean:
     return Mean(value, error, effective - 1, between)
 
 
-def change_of(before: ArrayLike, after: ArrayLike, level: float = LEVEL) -> Change:
+def change_of(
+    before: ArrayLike, after: ArrayLike, level: float = LEVEL, waited: float = 0.0
+) -> Change:
     """The change of the mean from one series to another, with its interval.
 
     Args:
         before, after: Samples in order of time, each of shape (n,), n at least 1.
         level: Confidence of the interval.
+        waited: How much longer `after` waited for what others on the machine had, in the samples'
+            unit. That much of a change of its sign is the machine's and not the job's, so the
+            interval reaches as far towards zero.
     """
     first, second = mean_of(before), mean_of(after)
     if first.error is None or second.error is None:
@@ -133,7 +138,8 @@ def change_of(before: ArrayLike, after: ArrayLike, level: float = LEVEL) -> Chan
     degrees = squares**2 / fourth if fourth > 0 else first.degrees + second.degrees
     error = math.sqrt(squares + first.between_starts**2 + second.between_starts**2)
     half = student_quantile((1 + level) / 2, degrees) * error
-    return Change(first.value, second.value, difference - half, difference + half)
+    low, high = difference - half - max(waited, 0.0), difference + half + max(-waited, 0.0)
+    return Change(first.value, second.value, low, high)
 
 
 def student_quantile(probability: float, degrees: float) -> float:

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.change import LEVEL, MIN_SAMPLES, Change, change_of
+from gpuprof.analyzers.recorded_window import core_wait_frac
 from gpuprof.analyzers.summary import accounted_events
+from gpuprof.analyzers.wording import percent
 from gpuprof.comparison import (
     CauseChange,
     Comparison,
@@ -53,6 +55,9 @@ CAUSE_BUCKETS: Mapping[str, str] = {
     "checkpoint": "checkpoint",
 }
 """The part of the step that a cause is seen in; the others are seen in none alone."""
+
+BUSY_FROM = 0.05
+"""From this share of time without a core on, it is said that the machine was busy."""
 
 METHOD = (
     "difference of means by Welch's test over batches of steps, with an allowance for what differs"
@@ -111,9 +116,10 @@ def compare_runs(
     first = before_samples or samples_of(before)
     second = after_samples or samples_of(after)
     change = None
+    waited = _waited_ms(before, after, first, second)
     if len(first.step_ms) and len(second.step_ms) and first.step_ms.mean() > 0:
-        change = change_of(first.step_ms, second.step_ms)
-    parts = _parts(before, after, first, second) if change is not None else ()
+        change = change_of(first.step_ms, second.step_ms, waited=waited)
+    parts = _parts(before, after, first, second, waited) if change is not None else ()
     shrank, surfaced = _moved(parts, change)
     return Comparison(
         gpuprof=after.gpuprof,
@@ -129,6 +135,17 @@ def compare_runs(
         different=_different(before, after),
         warnings=tuple(_warnings(before, after, first, second, change)),
     )
+
+
+def _waited_ms(before: Diagnosis, after: Diagnosis, first: RunSamples, second: RunSamples) -> float:
+    """How much longer a step of `after` waited for a core that other processes had, ms."""
+    waits = []
+    for diagnosis, samples in ((before, first), (after, second)):
+        share = core_wait_frac(diagnosis.facts)
+        if share is None or not len(samples.step_ms):
+            return 0.0
+        waits.append(share * float(samples.step_ms.mean()))
+    return waits[1] - waits[0]
 
 
 def _main_rows(diagnosis: Diagnosis) -> list[RankSummary]:
@@ -212,14 +229,15 @@ def _side(diagnosis: Diagnosis) -> Side:
 
 
 def _parts(
-    before: Diagnosis, after: Diagnosis, first: RunSamples, second: RunSamples
+    before: Diagnosis, after: Diagnosis, first: RunSamples, second: RunSamples, waited_ms: float
 ) -> tuple[PartChange, ...]:
-    """Every bucket, in the order of the budget."""
+    """Every bucket, in the order of the budget; any of them may hold the wait for a core."""
     known = bool(first.parts_ms) and bool(second.parts_ms)
     result = []
     for bucket in BUCKETS:
         if known:
-            change = change_of(first.parts_ms[bucket], second.parts_ms[bucket], PART_LEVEL)
+            series = first.parts_ms[bucket], second.parts_ms[bucket]
+            change = change_of(*series, PART_LEVEL, waited_ms)
         else:
             change = Change(
                 before.budget.get(bucket, 0.0) * float(first.step_ms.mean()),
@@ -399,6 +417,16 @@ def _warnings(
         said.append("only one side has steps: a step is compared with a whole recording")
     elif before.run.steps.source == "none":
         said.append("no steps were found: the whole recordings are compared")
+    busy = [
+        f"{name} {percent(share)}"
+        for name, one in (("before", before), ("after", after))
+        if (share := core_wait_frac(one.facts) or 0.0) >= BUSY_FROM
+    ]
+    if busy:
+        said.append(
+            "other processes had the cores while the training thread stood ready"
+            f" ({', '.join(busy)} of the time): what that explains of the change is not called real"
+        )
     known = "unknown" not in (*before.run.devices, *after.run.devices)
     if known and before.run.devices != after.run.devices:
         said.append("the devices differ: a change need not come from the code")

@@ -6,6 +6,7 @@ work; the rank's record in the run directory does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import TypeVar
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Place
 from gpuprof.run import CallLine, RankRecord, SyncLine
+
+WAITING = "waiting for a core"
+"""The fact of a diagnosis that `core_wait_frac` reads back."""
 
 READY_FROM = 0.05
 """From this share of its time without a core that it could have used, a thread's steps are those of
@@ -166,5 +170,12 @@ def recording_cost(told: Mapping[int, RecordedWindow]) -> dict[str, str]:
             f"{window.windows_ms / 1e3:.2g} s of {window.run_ms / 1e3:.3g} s recorded"
         )
     if window.ready_ms is not None:
-        facts["waiting for a core"] = f"{percent(window.ready_frac)} of the recorded time"
+        facts[WAITING] = f"{percent(window.ready_frac)} of the recorded time"
     return facts
+
+
+def core_wait_frac(facts: Mapping[str, str]) -> float | None:
+    """The share of the recorded time that the training thread stood ready without a core, as
+    `recording_cost` wrote it into a diagnosis; None where nothing is known of it."""
+    found = re.search(r"\d+(?:\.\d+)?", facts.get(WAITING, ""))
+    return min(float(found[0]) / 100, 1.0) if found else None

@@ -1,11 +1,12 @@
 """How often `gpuprof compare` calls two starts of the same loop different.
 
-    python benchmarks/compare_starts.py FOLDER [--workload python_overhead] [--starts 15]
+    python benchmarks/compare_starts.py FOLDER [--workload small] [--starts 15]
 
-Starts a planted workload again and again under `gpuprof run`, and compares every pair of starts:
-15 starts make 105 pairs. Every verdict but "no difference" is a false alarm. Pairs share starts, so
-they are no 105 independent tries; the number of starts is told beside them. Recordings that FOLDER
-holds already are used again. The machine's load is told, since it is what makes starts differ.
+Starts a small loop, or a planted workload by its name, again and again under `gpuprof run`, and
+compares every pair of starts: 15 starts make 105 pairs. Every verdict but "no difference" is a
+false alarm. Pairs share starts, so they are no 105 independent tries; the number of starts is told
+beside them. Recordings that FOLDER holds already are used again. The machine's load is told, since
+it is what makes starts differ.
 """
 
 from __future__ import annotations
@@ -22,13 +23,30 @@ from pathlib import Path
 from gpuprof.analyzers.compare import compare_runs
 from gpuprof.compare_runs import load_run
 
+SMALL = """import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(6)))
+optimizer = torch.optim.AdamW(model.parameters())
+data = torch.randn(256, 512)
+for step in range({steps}):
+    optimizer.zero_grad()
+    model(data).square().mean().backward()
+    optimizer.step()
+"""
+"""The workload `small`: some ten ms a step, so that starting it is what takes the time."""
+
 
 def record(folder: Path, workload: str, steps: int) -> None:
     """One start of the workload, recorded without stacks and samples."""
+    loop = ["-m", f"gpuprof.workloads.{workload}", "--steps", str(2 * steps + 10)]
+    if workload == "small":
+        script = folder.parent / "small.py"
+        script.write_text(SMALL.format(steps=2 * steps + 10), encoding="utf-8")
+        loop = [str(script)]
     command = [
         sys.executable, "-m", "gpuprof", "run", "--out", str(folder), "--steps", str(steps),
         "--no-attribution", "--no-samples", "--no-report", "--",
-        sys.executable, "-m", f"gpuprof.workloads.{workload}", "--steps", str(2 * steps + 10),
+        sys.executable, *loop,
     ]  # fmt: skip
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -36,7 +54,7 @@ def record(folder: Path, workload: str, steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--workload", default="python_overhead")
+    parser.add_argument("--workload", default="small")
     parser.add_argument("--starts", type=int, default=15)
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()

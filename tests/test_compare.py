@@ -277,3 +277,33 @@ def test_the_command_prints_what_is_asked_for(
     assert outputs["--json -"] == outputs["--format json"] == expected
     assert outputs["--format md"].startswith("# No difference beyond noise")
     assert outputs[""].startswith("No difference beyond noise")
+
+
+def busy(diagnosis: Diagnosis, share: str) -> Diagnosis:
+    """The same, recorded while others had the cores for that share of the time."""
+    facts = {**diagnosis.facts, "waiting for a core": f"{share} of the recorded time"}
+    return msgspec.structs.replace(diagnosis, facts=facts)
+
+
+def steps_around(length_ms: float) -> list[float]:
+    return [length_ms * (1 + 0.02 * (-1) ** i) for i in range(20)]
+
+
+def test_what_others_on_the_machine_took_is_no_change_of_the_job() -> None:
+    """The same 80 ms of work on a quiet and on a busy machine."""
+    quiet, loaded = with_steps(steps_around(88)), with_steps(steps_around(400))
+    assert compare_runs(quiet, loaded).verdict == "slower"
+    explained = compare_runs(busy(quiet, "9.1\u00a0%"), busy(loaded, "80\u00a0%"))
+    assert explained.verdict == "no difference"
+    assert any("other processes had the cores" in warning for warning in explained.warnings)
+    back = compare_runs(busy(loaded, "80\u00a0%"), busy(quiet, "9.1\u00a0%"))
+    assert back.verdict == "no difference"
+
+
+def test_a_run_that_is_slower_although_it_waited_less_is_slower() -> None:
+    before, after = with_steps(steps_around(100)), with_steps(steps_around(160))
+    assert compare_runs(busy(before, "40\u00a0%"), busy(after, "5\u00a0%")).verdict == "slower"
+    assert compare_runs(busy(before, "5\u00a0%"), busy(after, "5\u00a0%")).verdict == "slower"
+    assert compare_runs(busy(after, "5\u00a0%"), busy(before, "40\u00a0%")).verdict == "faster"
+    # Where one side does not know what it waited, nothing is taken out.
+    assert compare_runs(before, busy(after, "90\u00a0%")).verdict == "slower"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fixtures.runs import plain
 from gpuprof.analyzers.recorded_window import (
+    WAITING,
     RecordedWindow,
+    core_wait_frac,
     recorded_window,
     recording_cost,
     window_warnings,
@@ -110,3 +114,12 @@ def test_reads_of_a_cpu_tensor_are_no_synchronization() -> None:
     cuda = SyncLine(call=".item()", file="a.py", line=2, device="cuda", count=9, total_ms=1.0)
     found = with_called_lines((), noted(syncs=(line, cuda)), 3, "sync")
     assert [place.line for place in found] == [2]
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("57\u00a0% of the recorded time", 0.57), ("<\u00a00.1\u00a0% of the recorded time", 0.001),
+     ("6.3\u00a0% of the recorded time", 0.063), ("", None)],
+)  # fmt: skip
+def test_the_wait_for_a_core_is_read_back_from_a_diagnosis(text: str, share: float | None) -> None:
+    assert core_wait_frac({WAITING: text} if text else {}) == share
