@@ -30,6 +30,7 @@ FEWEST_OUTSIDE = 5
 """Steps outside the windows from which their median says what a step takes."""
 
 
+FLUSH = "os.fsync"
 MOST_LINES = 5
 LEAST_OF_TIME = 0.05
 """As many lines as `gpuprof.analyzers.places` names, and no smaller ones."""
@@ -59,6 +60,26 @@ class RecordedWindow:
     run_ms: float
     sync_lines: tuple[SyncLine, ...] = ()
     call_lines: tuple[CallLine, ...] = ()
+
+    @property
+    def lasted_ms(self) -> float:
+        """The recorded run without its windows' overhead; 0 where it did not end in order."""
+        return max(self.run_ms - self.windows_ms, 0.0)
+
+    @property
+    def saving_ms(self) -> float:
+        """Time that the loop's thread was inside saves, over the whole run."""
+        return sum(line.total_ms for line in self.call_lines if line.kind == "checkpoint")
+
+    @property
+    def saves(self) -> int:
+        """How many: a flush to the disk is a part of one, and alone it is none."""
+        calls = [line for line in self.call_lines if line.kind == "checkpoint"]
+        return sum(line.count for line in calls if line.call != FLUSH)
+
+    @property
+    def saving_frac(self) -> float:
+        return self.saving_ms / self.lasted_ms if self.lasted_ms else 0.0
 
     @property
     def ready_frac(self) -> float:

@@ -18,8 +18,8 @@ shard, or rank 0 alone where all hold the same; a local disk.
 
 Limits: writing a file runs no operator. A save shows only where Python calls were recorded
 (`with_stack=True`) or where it was named (`gpuprof.annotate("checkpoint")`, `record_function`). A
-window without a save says nothing of the steps outside it. Activation checkpointing writes nothing
-and is no save.
+window without a save says nothing of the steps outside it; gpuprof's own recording times all saves
+of the run, and names them without a gain. Activation checkpointing writes nothing and is no save.
 """
 
 from __future__ import annotations
@@ -123,7 +123,49 @@ def judge(run: RunView) -> Verdict:
     )
 
 
+def _outside_the_window(run: RunView) -> Verdict | None:
+    """Saves that gpuprof's recorder timed in the run, none of them in the analyzed window; None
+    where it timed none. How often they come is in no trace, so no replay prices them."""
+    timed = [window for window in run.told.values() if window.saves and window.lasted_ms > 0]
+    if not timed:
+        return None
+    worst = max(timed, key=lambda window: window.saving_frac)
+    share = min(worst.saving_frac, 1.0)
+    number = "one save" if worst.saves == 1 else f"{worst.saves} saves"
+    each = f"{number}, {worst.saving_ms / worst.saves:.3g} ms each"
+    if share < run.named_from:
+        return RuledOut(
+            cause=ID,
+            why=f"no checkpoint was written in the recorded steps, and in the whole run saving took"
+            f" {percent(share)} of the time ({each})",
+        )
+    nothing = _Saves(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+    return finding(
+        ID,
+        f"Training stops for checkpoints {percent(share)} of the run",
+        share=share,
+        gain=None,
+        confidence=confidence(run, share, None),
+        evidence=[
+            Evidence(
+                text=f"The training thread was inside saves {percent(share)} of the run of rank"
+                f" {worst.rank} ({each}); none of them is in the recorded window, so their removal"
+                " was not replayed.",
+                value=round(share, 4),
+                unit="share of run",
+                source="host",
+            )
+        ],
+        fixes=_fixes(run, [nothing for _ in run.ranks], nothing),
+        where=with_called_lines((), run.told, worst.rank, "checkpoint"),
+        ranks=tuple(w.rank for w in timed if w.saving_frac >= run.named_from),
+    )
+
+
 def _without_saves(run: RunView) -> Verdict:
+    outside = _outside_the_window(run)
+    if outside is not None:
+        return outside
     idle = run.share("host", "unknown", "sync")
     if idle < run.named_from:
         return RuledOut(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from fixtures.runs import plain
 from fixtures.traces import TraceBuilder
 from fixtures.views import Machine, texts, view
 from gpuprof.analyzers.causes import checkpoint
+from gpuprof.analyzers.recorded_window import RecordedWindow
 from gpuprof.diagnosis import Finding, NotJudged, RuledOut
+from gpuprof.run import CallLine
 
 TO_HOST = "DtoH (Device -> Pageable)"
 SAVE = "torch/serialization.py(944): save"
@@ -150,3 +155,59 @@ def test_a_cpu_run_is_judged_as_well() -> None:
     assert found.share == pytest.approx(4 / 12, abs=0.01)
     assert found.gain is not None
     assert found.gain.reduction == pytest.approx(4 / 12, abs=0.01)
+
+
+def noted(saves: int, total_ms: float, *, call: str = "torch.save") -> RecordedWindow:
+    """A run of 10 s with saves that are not in the window."""
+    line = CallLine(
+        kind="checkpoint",
+        call=call,
+        file="train.py",
+        line=61,
+        function="main",
+        count=saves,
+        total_ms=total_ms,
+    )
+    return RecordedWindow(
+        *(0, 1.0, 1.0, None, None, 5.0), windows_ms=500.0, run_ms=10_500.0, call_lines=(line,)
+    )
+
+
+def test_saves_outside_the_window_are_found_without_a_gain() -> None:
+    """A save every hundredth step is in no window; the recorder timed it, and no replay can."""
+    run = replace(view(loop(frames=True).trace), told={0: noted(4, 2_000.0)})
+    found = checkpoint.judge(run)
+    assert isinstance(found, Finding)
+    assert found.share == pytest.approx(0.2)
+    assert found.gain is None
+    assert [(place.file, place.line) for place in found.where] == [("train.py", 61)]
+    assert "4 saves, 500 ms each" in texts(found.evidence)
+    assert found.confidence <= 0.6
+
+
+@pytest.mark.parametrize(
+    ("window", "words"),
+    [
+        (noted(4, 200.0), "in the whole run saving took 2.0 %"),
+        (noted(4, 5_000.0, call="os.fsync"), "no checkpoint was written in the recorded steps"),
+    ],
+)
+def test_rare_saves_and_flushes_alone_are_no_checkpoints(
+    window: RecordedWindow, words: str
+) -> None:
+    """A logger flushes its file, too."""
+    verdict = checkpoint.judge(replace(view(loop(frames=True).trace), told={0: window}))
+    assert isinstance(verdict, RuledOut | NotJudged)
+    said = verdict.why if isinstance(verdict, RuledOut) else verdict.missing
+    assert words in plain(said) or "no checkpoint can have cost more" in said
+
+
+def test_saves_in_the_window_are_judged_by_it() -> None:
+    """They are replayed; from the recorder comes only the line that no stack has."""
+    run = view(loop(save_at=(2, 6, 10), annotation="torch.save").trace)
+    alone = checkpoint.judge(run)
+    beside = checkpoint.judge(replace(run, told={0: noted(99, 9_000.0)}))
+    assert isinstance(alone, Finding)
+    assert isinstance(beside, Finding)
+    assert (beside.share, beside.gain) == (alone.share, alone.gain)
+    assert [place.line for place in beside.where] == [61]
