@@ -15,6 +15,7 @@ from gpuprof.analyzers.diagnose import Recorded, diagnose
 from gpuprof.diagnosis import Diagnosis, to_json
 from gpuprof.errors import GpuprofError, InputError
 from gpuprof.inputs import Inputs, gather
+from gpuprof.memory import give_back
 from gpuprof.others import read_others
 from gpuprof.pause import without_gc
 from gpuprof.readers.kineto import read_trace
@@ -77,7 +78,9 @@ def analyze_paths(
         other=read_others(inputs),
         records=inputs.records,
     )
+    give_back()
     diagnosis, view = diagnose(recorded, __version__, progress)
+    give_back()
     if inputs.warnings:
         warnings = dict.fromkeys((*diagnosis.warnings, *inputs.warnings))
         diagnosis = msgspec.structs.replace(diagnosis, warnings=tuple(warnings))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.reports import linked, text
 from gpuprof.reports.words import Catalog
-from gpuprof.trace import I64, Category, Trace
+from gpuprof.trace import I32, I64, Category, Trace
 
 CLASSES = (
     "compute", "comm", "copy", "runtime", "annotation", "cpu", "python", "idle",
@@ -81,16 +81,16 @@ class Arranged:
     """Events of one trace, lane by lane, each lane ordered by start, the longer event first.
 
     start_ns, end_ns: int64 (n,), from the timeline's zero, within [0, `HORIZON_NS`].
-    key: int64 (n,), name index × `CATEGORIES` + category. Names beyond the trace's own stand for
+    key: int32 (n,), name index × `CATEGORIES` + category. Names beyond the trace's own stand for
     merged events and for idle gaps, one for each of `linked.HELD`.
-    link: int64 (n,), the number of a collective that other ranks have too, 0 for all else.
+    link: int32 (n,), the number of a collective that other ranks have too, 0 for all else.
     """
 
     lanes: tuple[DrawnLane, ...]
     start_ns: I64
     end_ns: I64
-    key: I64
-    link: I64
+    key: I32
+    link: I32
     lanes_left_out: int
 
     def lane_index(self) -> I64:
@@ -238,21 +238,22 @@ def arrange(
         kind = ("marks" if item % 2 else "stream") if lane.is_stream else "thread"
         lanes.append(DrawnLane(_label(trace, item, words), kind, int(counts[index])))
     start, end = _times(trace, order, zero_ns)
-    key = trace.name.take(order).astype(np.int64)
+    key = trace.name.take(order)
     key *= CATEGORIES
     key += trace.category.take(order)
     link = _links(len(trace), links).take(order)
     if gap_count:
         start = np.concatenate([*(part[0] for part in parts), start])
         end = np.concatenate([*(part[1] for part in parts), end])
-        key = np.concatenate([gap_key(trace) + CATEGORIES * np.concatenate(held), key])
-        link = np.concatenate([np.zeros(gap_count, np.int64), link])
+        gaps_key = gap_key(trace) + CATEGORIES * np.concatenate(held)
+        key = np.concatenate([gaps_key.astype(np.int32), key])
+        link = np.concatenate([np.zeros(gap_count, np.int32), link])
     return Arranged(tuple(lanes), start, end, key, link, left_out)
 
 
-def _links(rows: int, links: tuple[I64, I64] | None) -> I64:
-    """The number of the collective of each row, int64 (rows,), 0 for all else."""
-    numbers = np.zeros(rows, np.int64)
+def _links(rows: int, links: tuple[I64, I64] | None) -> I32:
+    """The number of the collective of each row, int32 (rows,), 0 for all else."""
+    numbers = np.zeros(rows, np.int32)
     if links is not None:
         numbers[links[0]] = links[1]
     return numbers

@@ -40,7 +40,7 @@ def name_ids(
     The most frequent names come first, so that most ids take one byte.
     """
     counted: dict[tuple[str, int], int] = {}
-    found: list[tuple[list[tuple[str, int]], I64]] = []
+    found: list[tuple[list[tuple[str, int]], I64, NDArray[np.int32] | None]] = []
     others = [(words.say("other.name"), index) for index in range(len(CLASSES))]
     cut_off = 0
     for trace, chunk in zip(traces, chunks, strict=True):
@@ -49,11 +49,12 @@ def name_ids(
             counts = np.bincount(chunk.key, minlength=top)
             keys = np.flatnonzero(counts)
             counts = counts[keys]
-            table = np.zeros(top, dtype=np.int64)
-            table[keys] = np.arange(len(keys))
-            local = table.take(chunk.key)
+            local = np.zeros(top, dtype=np.int64)
+            local[keys] = np.arange(len(keys))
+            events: NDArray[np.int32] | None = chunk.key
         else:  # more names than events: a table of all of them would be larger than the trace
             keys, local, counts = np.unique(chunk.key, return_inverse=True, return_counts=True)
+            events = None
         pairs: list[tuple[str, int]] = []
         merged, gap = merged_key(trace), gap_key(trace)
         rare = int(np.sort(counts)[-MAX_NAMES]) if len(keys) > MAX_NAMES else 0
@@ -72,7 +73,7 @@ def name_ids(
                 pair = text.clean(name, MAX_NAME_LENGTH), CLASSES.index(kind)
             pairs.append(pair)
             counted[pair] = counted.get(pair, 0) + count
-        found.append((pairs, local))
+        found.append((pairs, local, events))
     names: list[tuple[str, int]] = []
     ids: dict[tuple[str, int], int] = {}
     for pair in sorted(counted, key=lambda item: -counted[item]):
@@ -88,9 +89,10 @@ def name_ids(
         names.extend(others)
     left_out += cut_off
     columns = []
-    for pairs, local in found:
+    for pairs, local, events in found:
         lookup = [ids[pair] if pair in ids else rest[pair[1]] for pair in pairs]
-        columns.append(np.array(lookup, dtype=np.uint32).take(local))
+        column = np.array(lookup, dtype=np.uint32).take(local)
+        columns.append(column if events is None else column.take(events))
     return names, columns, left_out
 
 

@@ -49,10 +49,15 @@ def thin(events: Arranged, kept: Bools, shortest_ns: int, merged_key: int) -> Ar
     keep = (duration >= shortest_ns) | kept
     # An event is outermost when it starts behind all that started before it in its lane. Lanes are
     # set apart by more than any time, so that one running maximum serves all of them.
+    # In place: a timeline of millions of events is where the memory of an analysis peaks.
     apart = int(events.end_ns.max(initial=0)) + 1
-    end = events.end_ns + lane * apart
+    start = lane * apart
+    end = start + events.end_ns
+    start += events.start_ns
+    np.maximum.accumulate(end, out=end)
     outermost = np.ones(len(end), dtype=np.bool_)
-    outermost[1:] = events.start_ns[1:] + lane[1:] * apart >= np.maximum.accumulate(end)[:-1]
+    outermost[1:] = start[1:] >= end[:-1]
+    del start, end
 
     short = np.flatnonzero(~keep & outermost)
     key = events.key.copy()
@@ -72,12 +77,14 @@ def thin(events: Arranged, kept: Bools, shortest_ns: int, merged_key: int) -> Ar
         keep[blocks] = True
     counts = np.bincount(lane[keep], minlength=len(events.lanes))
     left = np.flatnonzero(counts)
+    del lane
+    start_ns = events.start_ns[keep]
     return Arranged(
         lanes=tuple(
             DrawnLane(events.lanes[i].label, events.lanes[i].kind, int(counts[i])) for i in left
         ),
-        start_ns=events.start_ns[keep],
-        end_ns=events.start_ns[keep] + duration[keep],
+        start_ns=start_ns,
+        end_ns=start_ns + duration[keep],
         key=key[keep],
         link=events.link[keep],
         lanes_left_out=events.lanes_left_out,

@@ -123,14 +123,18 @@ def _home(traces: Sequence[Trace], view: _View, total_ns: int) -> tuple[int, int
 def _columns(chunk: Arranged, ids: NDArray[np.uint32]) -> Iterator[bytes]:
     """The three packed columns of one trace."""
     start = chunk.start_ns // TICK_NS
-    end = chunk.end_ns // TICK_NS
     step = start.copy()
     step[1:] -= start[:-1]
     at = np.cumsum([0, *(lane.count for lane in chunk.lanes[:-1])])
     if len(start):
         step[at] = start[at]  # each lane starts anew
     yield from packing.encode_column(step)
-    yield from packing.encode_column(end - start)
+    del step
+    length = chunk.end_ns // TICK_NS
+    length -= start
+    del start
+    yield from packing.encode_column(length)
+    del length
     yield from packing.encode_column(ids)
 
 
@@ -138,7 +142,8 @@ def _link_columns(chunk: Arranged) -> Iterator[bytes]:
     """The places of the events that have a link, and their numbers."""
     at = np.flatnonzero(chunk.link)
     yield from packing.encode_column(np.diff(at, prepend=0))
-    yield from packing.encode_column(packing.zigzag(np.diff(chunk.link[at], prepend=0)))
+    number = chunk.link[at].astype(np.int64)
+    yield from packing.encode_column(packing.zigzag(np.diff(number, prepend=0)))
 
 
 def _assemble(

@@ -54,7 +54,8 @@ class EventStream:
             is not valid JSON or holds an event that a fast decoder refuses.
         take_each: Is given the texts of events that stand alone, an object each. Never fails.
         scan: Is tried before `take` from the second block on: given a text, its events being
-            `text[1:end]`, and behind them what follows. Answers as `take` does.
+            `text[1:end]`, and behind them what follows. Answers as `take` does, or None where
+            it isn't to be tried again.
         margin: How many bytes have to follow the events for `scan`.
 
     After `run`, `header` maps each top-level key to the bytes of its value, `is_json` says whether
@@ -67,13 +68,13 @@ class EventStream:
         blocks: Iterator[bytes],
         take: Callable[[bytes], bool],
         take_each: Callable[[list[bytes]], None],
-        scan: Callable[[bytes, int], bool] | None = None,
+        scan: Callable[[bytes, int], bool | None] | None = None,
         margin: int = 0,
     ) -> None:
         self._blocks = blocks
         self._take = take
         self._take_each = take_each
-        self.scan = scan
+        self._scan = scan
         self._margin = margin
         self._buffer = b""
         self._ended = False
@@ -240,7 +241,7 @@ class EventStream:
             if not block:
                 self._ended = True
                 return
-            if self.scan is not None and self._scanned(block, self.scan):
+            if self._scan is not None and self._scanned(block, self._scan):
                 continue
             cut = find_cut(block)
             if not cut or not self._take(
@@ -250,10 +251,15 @@ class EventStream:
                 return
             self._buffer = block[cut:].lstrip(SEPARATORS)
 
-    def _scanned(self, block: bytes, scan: Callable[[bytes, int], bool]) -> bool:
+    def _scanned(self, block: bytes, scan: Callable[[bytes, int], bool | None]) -> bool:
         """Has the block scanned, and keeps what remains of it in the buffer."""
         cut = find_cut(block, len(block) - self._margin)
-        if not cut or not scan(b"".join((b"[", self._buffer, block)), 1 + len(self._buffer) + cut):
+        if not cut:
+            return False
+        done = scan(b"".join((b"[", self._buffer, block)), 1 + len(self._buffer) + cut)
+        if done is None:
+            self._scan = None
+        if not done:
             return False
         self._buffer = block[cut:].lstrip(SEPARATORS)
         return True

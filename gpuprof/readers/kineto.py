@@ -57,7 +57,7 @@ def read_trace(path: str | os.PathLike[str], *, block_bytes: int = BLOCK_BYTES) 
                 events = decoder.batch(text)
             return events is not None
 
-        def scan(text: bytes, end: int) -> bool:
+        def scan(text: bytes, end: int) -> bool | None:
             nonlocal scanner
             if scanner is None:
                 from gpuprof.readers.kineto_scan import BlockScanner
@@ -65,8 +65,8 @@ def read_trace(path: str | os.PathLike[str], *, block_bytes: int = BLOCK_BYTES) 
                 scanner = BlockScanner(builder, decoder)
             done = scanner.take(text, end)
             if scanner.given_up:
-                stream.scan = None
                 source.block_bytes = min(block_bytes, DECODED_BLOCK_BYTES)
+                return None
             return done
 
         def take_each(texts: list[bytes]) -> None:
@@ -79,5 +79,7 @@ def read_trace(path: str | os.PathLike[str], *, block_bytes: int = BLOCK_BYTES) 
         stream = EventStream(source.blocks(), take, take_each, scans, MARGIN_BYTES)
         stream.run()
         source.finish()
+        if scanner is not None:
+            scanner.close()
     refuse(source.path, stream, builder, source.damaged)
     return Assembly(source, stream, builder, decoder).trace()

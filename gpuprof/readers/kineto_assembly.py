@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpuprof.readers.files import ByteSource, shown
 from gpuprof.readers.jsonstream import EventStream
+from gpuprof.readers.kineto_categories import DEVICE, KINDS
 from gpuprof.readers.kineto_columns import ColumnBuilder
 from gpuprof.readers.kineto_decode import EventDecoder
 from gpuprof.readers.kineto_flows import join_flows, need_flows, read_flows
@@ -22,6 +23,20 @@ from gpuprof.readers.kineto_times import I64
 from gpuprof.trace import Category, DeviceColumns, Lane, MemoryColumns, Trace
 
 Item = TypeVar("Item")
+
+COLUMNS = (
+    "start_ns",
+    "dur_ns",
+    "category",
+    "name",
+    "lane",
+    "corr",
+    "op_args",
+    "stack",
+    "device_rows",
+)
+DEVICE_COLUMNS = ("bytes", "blocks", "threads", "warps_per_sm", "occupancy_pct")
+"""What blocks hold of each row, and of each device row."""
 
 FLOW_BLOCK_BYTES = 1 << 20
 """Block size of the second reading, for arrows only."""
@@ -58,6 +73,7 @@ class Assembly:
         self.epoch = False
         self.notes: list[str] = []
         self.truncated = stream.truncated or bool(source.damaged)
+        self._parts = self._take_parts()
 
     def trace(self) -> Trace:
         builder = self.builder
@@ -123,8 +139,20 @@ class Assembly:
             warnings=tuple(self._warnings(dropped)),
         )
 
-    def _join(self, field: str, dtype: Any) -> NDArray[Any]:
-        parts = [getattr(block, field) for block in self.builder.blocks]
+    def _take_parts(self) -> dict[str, list[NDArray[Any]]]:
+        """The blocks' columns by name; the builder keeps none, so that joined ones are freed."""
+        parts: dict[str, list[NDArray[Any]]] = {name: [] for name in (*COLUMNS, *DEVICE_COLUMNS)}
+        for block in self.builder.blocks:
+            for name in COLUMNS:
+                parts[name].append(getattr(block, name))
+            for name in DEVICE_COLUMNS:
+                parts[name].append(block.device[name])
+        self.builder.blocks.clear()
+        return parts
+
+    def _join(self, name: str, dtype: Any) -> NDArray[Any]:
+        """A column of all blocks; it can be had once."""
+        parts = self._parts.pop(name)
         return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
 
     def _from_flows(
@@ -135,7 +163,7 @@ class Assembly:
             flows = read_flows(source.blocks())
         corr = join_flows(flows, start_ns=start, lane=lane, lanes=lanes, category=category)
         if need_flows(category, corr):
-            count = len(self._join("device_rows", np.int64))
+            count = int(np.count_nonzero(KINDS.take(category) & DEVICE))
             self.notes.append(f"{count:,} device events cannot be joined to their launches")
             corr[:] = 0
         return corr
@@ -170,14 +198,9 @@ class Assembly:
     def _device(
         self, order: I64, place: I64, lanes: list[Lane], lane: NDArray[np.int32]
     ) -> DeviceColumns:
-        blocks = self.builder.blocks
         rows = self._join("device_rows", np.int64)
         kept = np.flatnonzero(place[rows] >= 0)
         kept = kept[np.argsort(place[rows[kept]], kind="stable")]
-
-        def column(key: str, dtype: Any) -> NDArray[Any]:
-            parts = [block.device[key] for block in blocks]
-            return (np.concatenate(parts) if parts else np.zeros(0, dtype=dtype))[kept]
 
         device = np.array([-1 if entry.device is None else entry.device for entry in lanes] or [0])
         stream = np.array([-1 if entry.stream is None else entry.stream for entry in lanes] or [0])
@@ -186,16 +209,17 @@ class Assembly:
             rows=place[rows[kept]],
             device=device[on].astype(np.int32),
             stream=stream[on].astype(np.int64),
-            bytes=column("bytes", np.int64),
-            blocks=column("blocks", np.int64),
-            threads=column("threads", np.int32),
-            warps_per_sm=column("warps_per_sm", np.float32),
-            occupancy_pct=column("occupancy_pct", np.float32),
+            bytes=self._join("bytes", np.int64)[kept],
+            blocks=self._join("blocks", np.int64)[kept],
+            threads=self._join("threads", np.int32)[kept],
+            warps_per_sm=self._join("warps_per_sm", np.float32)[kept],
+            occupancy_pct=self._join("occupancy_pct", np.float32)[kept],
         )
 
     def _memory(self) -> MemoryColumns:
         parts = self.builder.memory
         table = np.concatenate(parts, axis=1) if parts else np.zeros((5, 0), dtype=np.int64)
+        parts.clear()
         table = table[:, np.argsort(table[0], kind="stable")]
         return MemoryColumns(
             time_ns=table[0] + self.base_ns,

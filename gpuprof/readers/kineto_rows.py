@@ -133,6 +133,12 @@ class ListCodes:
             self._by_prefix[prefix] = SliceCodes(lambda text: self._make(prefix + text + b"}"))
         return self._by_prefix[prefix]
 
+    def forget(self) -> None:
+        """Drops all slices."""
+        for known in self._by_prefix.values():
+            known.forget()
+        self._by_prefix.clear()
+
     def _make(self, text: bytes) -> int:
         args = _decoded(self._decoders, text)
         if args is None or not self._only_lists(args):

@@ -120,6 +120,13 @@ class BlockScanner:
         self._failures = 0 if done else self._failures + 1
         return done
 
+    def close(self) -> None:
+        """Frees what was learnt: it refers to itself, and the collector may be paused."""
+        self._heads.slices.forget()
+        self._lists.forget()
+        self._rows.clear()
+        self._others.clear()
+
     def _add(self, text: BlockBytes, events: Events) -> bool:
         is_row = text.matches(events.start, HEAD)
         rows = self._complete(text, events, np.flatnonzero(is_row))

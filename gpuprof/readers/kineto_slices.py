@@ -42,6 +42,11 @@ class SliceCodes:
         self._tables = {width: _Table(width) for width in WIDTHS}
         self._asked = 0
 
+    def forget(self) -> None:
+        """Drops all slices."""
+        self._known.clear()
+        self._tables.clear()
+
     def codes(self, text: BlockBytes, start: I64, length: I64) -> NDArray[np.int32]:
         """The code of each slice, int32 (n,); -1 for one that is refused."""
         result = np.empty(len(start), np.int32)

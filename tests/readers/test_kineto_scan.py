@@ -5,6 +5,7 @@ Each trace is read twice, with the scanner and without it, in blocks small enoug
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from gpuprof.readers.files import ByteSource
 from gpuprof.readers.jsonstream import scan_events
 from gpuprof.readers.kineto import read_trace
 from gpuprof.readers.kineto_bytes import BlockBytes, Literal
+from gpuprof.readers.kineto_columns import Block
 from gpuprof.readers.kineto_scan import BlockScanner
 from gpuprof.readers.kineto_slices import SliceCodes
 from gpuprof.trace import Trace
@@ -288,3 +290,18 @@ def test_slices_have_one_code_each(slices: list[bytes]) -> None:
         codes = known.codes(BlockBytes(data), start, length)
         assert [kinds[code] for code in codes.tolist()] == slices
     assert len(kinds) == len(set(slices))
+
+
+def test_nothing_of_a_reading_outlives_it(tmp_path: Path) -> None:
+    """The collector is paused while traces are read: a cycle would keep all blocks alive."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(TEXTS["modern"])
+    gc.collect()
+    gc.disable()
+    try:
+        trace = read_trace(path, block_bytes=BLOCK_BYTES)
+        alive = [item for item in gc.get_objects() if isinstance(item, Block)]
+    finally:
+        gc.enable()
+    assert len(trace)
+    assert not alive

@@ -79,7 +79,7 @@ def trace_of(rows: list[tuple[int, int, Category, str]]) -> Trace:
 
 
 @given(events_strategy)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_all_events_survive_the_round_trip_to_within_a_tick(
     rows: list[tuple[int, int, Category, str]],
 ) -> None:
@@ -116,7 +116,7 @@ def test_gaps_are_idle_over_all_streams_together() -> None:
 
 
 @given(events_strategy, st.integers(1, 3 * MS))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_thinning_keeps_windows_long_events_and_the_busy_time_of_streams(
     rows: list[tuple[int, int, Category, str]], shortest: int
 ) -> None:
