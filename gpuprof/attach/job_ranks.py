@@ -71,10 +71,18 @@ class Member:
 def members_of(found: Sequence[Target]) -> list[Member]:
     """The ranks of the job that these processes belong to, by rank."""
     table = targets.process_table()
-    numbered = [target for target in found if target.has_rank()]
-    if numbered:
-        job = _job(numbered[0].environment)
-        pids = {target.pid for target in numbered}
+    known = {target.pid: target.environment for target in found if target.has_rank()}
+    if not known:  # a program that starts ranks by itself, and has loaded torch, too
+        below = [p.pid for p in table.values() if p.parent in {target.pid for target in found}]
+        environments = {pid: targets.environment_of(pid) for pid in below}
+        known = {
+            pid: values
+            for pid, values in environments.items()
+            if _number(values, RANK_VARIABLES) is not None
+        }
+    if known:
+        job = _job(next(iter(known.values())))
+        pids = set(known)
         pids |= {pid for pid in table if pid not in pids and _is_of(pid, job)}
         members = [_member(table[pid], targets.environment_of(pid)) for pid in pids if pid in table]
         return sorted(_topmost(members, table), key=lambda one: (one.rank, one.pid))
@@ -159,13 +167,18 @@ def _spawned(pid: int, table: dict[int, Process]) -> list[int]:
     """Ranks that a program has started by torch.multiprocessing, not its DataLoaders' workers."""
     children = [p.pid for p in table.values() if p.parent == pid]
     found = []
+    try:
+        own = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
     for child in children:
         try:
             command = Path(f"/proc/{child}/cmdline").read_bytes()
         except OSError:
             continue
         is_worker = table[child].name.startswith(targets.WORKER_NAME)
-        if _SPAWNED in command and not is_worker and targets.uses_torch(child):
+        is_fork = command == own
+        if (_SPAWNED in command or is_fork) and not is_worker and targets.uses_torch(child):
             found.append(child)
     return found
 
