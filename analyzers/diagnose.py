@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuprof.analyzers.about import clock_facts, data_warnings, facts_table, input_file
 from gpuprof.analyzers.account import CPU, RankAccount, account_rank
@@ -23,6 +24,7 @@ from gpuprof.analyzers.ranks import compare_summaries
 from gpuprof.analyzers.recorded import TOO_FEW_STEPS, missing_work, recording_warnings, remedy
 from gpuprof.analyzers.recorded_window import recorded_window, recording_cost, window_warnings
 from gpuprof.analyzers.sources import OtherSources, Verdicts, findings_of, join
+from gpuprof.analyzers.step_lengths import long_steps, steps_of_the_run
 from gpuprof.analyzers.steps import WARM_UP_STEPS
 from gpuprof.analyzers.summary import (
     device_roofline,
@@ -57,7 +59,8 @@ class Recorded:
 
     traces: one a rank, their times are used. attribution: rank -> a trace of later steps with
     stacks and shapes, used for lines only. cores: CPU cores that a process of the run may use.
-    other: recordings beside the traces. records: what gpuprof's own recorder noted of each rank.
+    other: recordings beside the traces. records: what gpuprof's own recorder noted of each rank;
+    step_us: the lengths of all steps of each.
     """
 
     traces: tuple[Trace, ...]
@@ -65,6 +68,7 @@ class Recorded:
     cores: int | None = None
     other: OtherSources = field(default_factory=OtherSources)
     records: dict[int, RankRecord] = field(default_factory=dict)
+    step_us: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
 
 def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunView, list[str]]:
@@ -128,7 +132,7 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         told=told,
         skews=skews,
     )
-    warnings += window_warnings(told)
+    warnings += window_warnings(told) + long_steps(recorded.step_us)
     return view, warnings + [w for account in accounts for w in data_warnings(account)]
 
 
@@ -220,6 +224,7 @@ def diagnose(
             **facts_table(view.facts),
             **clock_facts(view.comparison),
             **recording_cost(view.told),
+            **steps_of_the_run(recorded.step_us),
             **gpu_while_recorded(accounts, samples),
         },
     )

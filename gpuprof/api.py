@@ -19,6 +19,7 @@ from gpuprof.memory import give_back
 from gpuprof.others import read_others
 from gpuprof.pause import without_gc
 from gpuprof.readers.kineto import read_trace
+from gpuprof.readers.step_log import read_step_log
 from gpuprof.samples import Samples
 from gpuprof.trace import Trace
 
@@ -77,6 +78,7 @@ def analyze_paths(
         cores=cores if cores is not None else inputs.cores,
         other=read_others(inputs),
         records=inputs.records,
+        step_us={rank: read_step_log(paths) for rank, paths in inputs.step_logs.items()},
     )
     give_back()
     diagnosis, view = diagnose(recorded, __version__, progress)

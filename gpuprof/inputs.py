@@ -38,7 +38,8 @@ class Inputs:
     traces: Kineto traces whose times count. attribution: traces of windows with stacks, whose
     times do not. left_out: files in folders that nothing here reads, with the reason. empty: files
     in folders that are named like traces. cores: CPU cores that each process of the run may use,
-    as a run directory says. records: what it says of each rank. warnings: what a run directory says
+    as a run directory says. records: what it says of each rank; step_logs: the lengths
+    of each rank's steps. warnings: what a run directory says
     of itself, and files left out.
     """
 
@@ -56,6 +57,7 @@ class Inputs:
     empty: list[Path] = field(default_factory=list)
     cores: int | None = None
     records: dict[int, RankRecord] = field(default_factory=dict)
+    step_logs: dict[int, list[Path]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def is_empty(self) -> bool:
@@ -149,6 +151,7 @@ def _take_run(folder: Path, inputs: Inputs) -> None:
         inputs.samples.append(run.samples)
     inputs.cores = run.cores
     inputs.records.update(run.ranks)
+    inputs.step_logs.update(run.steps)
     inputs.warnings += run.warnings
 
 
