@@ -231,6 +231,7 @@ def doctor(as_json: bool) -> None:
 @click.option("--no-samples", is_flag=True, help="Do not sample GPUs and host.")
 @click.option("--no-report", is_flag=True, help="Only record: no verdict, no report.")
 @click.option("--quiet", is_flag=True, help="Write the report, but print no verdict.")
+@lang_option
 def run(
     command: tuple[str, ...],
     out: str | None,
@@ -239,6 +240,7 @@ def run(
     no_samples: bool,
     no_report: bool,
     quiet: bool,
+    lang: str,
 ) -> None:
     """Run a job and record it, without a change to it.
 
@@ -254,6 +256,7 @@ def run(
     from gpuprof.launch import Job, end_like, run_job, tell_verdict
     from gpuprof.process import default_folder
 
+    os.environ["GPUPROF_LANG"] = lang  # the verdict is given by a process of its own
     options = RunOptions(steps=steps, attribution=not no_attribution, samples=not no_samples)
     ended = run_job(
         Job(command=command, folder=Path(out) if out else default_folder(), options=options)

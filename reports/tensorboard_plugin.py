@@ -129,12 +129,13 @@ def _rendered(path: Path) -> bytes:
     """The page of a run that only kept its diagnosis."""
     from gpuprof.diagnosis import from_json
     from gpuprof.reports.html import write_html
+    from gpuprof.reports.words import language_of_environment
 
     if path.is_symlink() or path.stat().st_size > MAX_BYTES:
         raise ValueError("the diagnosis is too large to be one")
     with tempfile.TemporaryDirectory(prefix="gpuprof-") as folder:
         page = Path(folder) / REPORT_NAME
-        write_html(from_json(path.read_bytes()), (), page)
+        write_html(from_json(path.read_bytes()), (), page, lang=language_of_environment())
         return page.read_bytes()
 
 
