@@ -50,11 +50,12 @@ def counters_of(
         zeros: each trace's time that is 0 on the timeline.
         limit_bytes: of the timeline.
     """
+    own = [gpu for gpu in gpus if not gpu.is_host]
     pairs = [
         (index, curve)
-        for gpu in gpus
+        for gpu in own
         if gpu.epoch and gpu.timed
-        for index in _groups(gpu, gpus, traces)
+        for index in _groups(gpu, own, traces)
         for curve in gpu.curves
     ]
     most = int(COUNTERS_SHARE * limit_bytes / BYTES_PER_POINT / max(len(pairs), 1))

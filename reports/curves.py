@@ -1,4 +1,5 @@
-"""What was sampled over a run, ready to draw: utilization, power, clock and memory of each GPU.
+"""What was sampled over a run, ready to draw: utilization, power, clock and memory of each GPU,
+busy cores and memory of each host.
 
 The page draws them over the whole recording, the timeline over the span of the traces. A read that
 failed leaves a hole: nothing is drawn where nothing is known.
@@ -53,14 +54,15 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class GpuCurves:
-    """The curves of one GPU. rank: the process whose own GPU it is, None where nobody told.
-    epoch: whether times count from the Unix epoch, as those of traces and findings do."""
+    """The curves of one GPU, or of a host. rank: the process whose own GPU it is, None where nobody
+    told. epoch: whether times count from the Unix epoch, as those of traces and findings do."""
 
     label: str
     rank: int | None
     epoch: bool
     timed: bool
     curves: tuple[Curve, ...]
+    is_host: bool = False
 
     @property
     def span_ns(self) -> tuple[int, int]:
@@ -72,7 +74,7 @@ class GpuCurves:
 
 
 def gpu_curves(nodes: Sequence[Samples], words: Catalog) -> list[GpuCurves]:
-    """The GPUs of the job that were sampled, node by node, at most `MAX_GPUS`."""
+    """The GPUs of the job that were sampled, node by node, then the hosts; at most `MAX_GPUS`."""
     found = []
     for node in nodes:
         ranks = {node.gpu_of_rank(rank.rank): rank.rank for rank in node.ranks if rank.rank >= 0}
@@ -87,8 +89,33 @@ def gpu_curves(nodes: Sequence[Samples], words: Catalog) -> list[GpuCurves]:
             if len(nodes) > 1 and node.node:
                 label += f" · {text.clean(node.node, 60)}"
             found.append(GpuCurves(label, rank, node.epoch, node.timed, curves))
-            if len(found) == MAX_GPUS:
-                return found
+    for node in nodes:
+        curves = tuple(curve for curve in _host_curves(node) if len(curve.time_ns) > 1)
+        if curves:
+            label = words.say("curve.host")
+            if node.node:
+                label += f" {text.clean(node.node, 60)}"
+            found.append(GpuCurves(label, None, node.epoch, node.timed, curves, is_host=True))
+    return found[:MAX_GPUS]
+
+
+def _host_curves(node: Samples) -> list[Curve]:
+    """Busy cores, and memory that is not available to anybody."""
+    found = []
+    busy, cores = node.get("cpu_busy_s", "host"), node.get("cpus", "host")
+    if busy is not None:
+        time_ns, value = busy.rate_per_s()
+        if len(value):
+            known = cores.good()[1] if cores is not None else np.zeros(0)
+            top = max(float(known.max(initial=0.0)), float(value.max()), 1e-9)
+            found.append(Curve("cpu", "cores", time_ns, value, top))
+    total, available = (node.get(f"mem_{name}_bytes", "host") for name in ("total", "available"))
+    if total is not None and available is not None and total.ok.any():
+        size = float(total.good()[1].max())
+        time_ns, free = available.good()
+        if len(free) and size > 0:
+            used = np.clip(size - free, 0, size) * 1e-9
+            found.append(Curve("host_memory", "GB", time_ns, used, size * 1e-9))
     return found
 
 
@@ -158,5 +185,5 @@ def mean_and_peak(curve: Curve) -> tuple[float, float]:
 
 def amount(value: float, unit: str) -> str:
     """A value of a curve with its unit."""
-    digits = 1 if unit == "GB" else 0
+    digits = 1 if unit in ("GB", "cores") else 0
     return f"{text.number(value, digits)}{text.NBSP}{unit}"

@@ -137,7 +137,7 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
     )
     lines += [escape(lead), ""]
     also = ", ".join(words.name("bound", item) for item in bound.also)
-    tie = f", {words.say('key.also', also=also)}" if also else ""
+    tie = f", {words.say(story.near(bound.class_), also=also)}" if also else ""
     sure = words.say("key.confidence", percent=text.percent(bound.confidence))
     lines += [
         f"**{words.say('key.bound')}: {words.name('bound', bound.class_)}** "

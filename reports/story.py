@@ -146,9 +146,14 @@ def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:
         note = words.say("key.confidence", percent=text.percent(bound.confidence))
     if bound.also:
         also = ", ".join(words.name("bound", item).lower() for item in bound.also)
-        note += f", {words.say('key.also', also=also)}"
+        note += f", {words.say(near(bound.class_), also=also)}"
     figures.append(KeyFigure(words.say("key.bound"), words.name("bound", bound.class_), note))
     return figures
+
+
+def near(bound_class: str) -> str:
+    """The key of the wording for rivals: a mixed bound lies between them."""
+    return "key.between" if bound_class == "mixed" else "key.also"
 
 
 def gain_sentence(finding: Finding, diagnosis: Diagnosis, words: Catalog) -> str:

@@ -196,7 +196,7 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
         verdict = words.say("terminal.unbound")
     if bound.also:
         also = ", ".join(words.name("bound", item).lower() for item in bound.also)
-        verdict += f" ({words.say('key.also', also=also)})"
+        verdict += f" ({words.say(story.near(bound.class_), also=also)})"
     if bound.class_ != "unknown":
         verdict += f", {words.say('key.confidence', percent=text.percent(bound.confidence))}"
     if not stands:  # a job that does not go on is bound by nothing

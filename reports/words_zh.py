@@ -96,6 +96,7 @@ CHINESE: Mapping[str, str] = {
     "key.median.one": "一步",
     "key.confidence": "置信度 {percent}",
     "key.also": "与{also}接近",
+    "key.between": "介于{also}之间",
     "key.of_step": "占一步的 {share}",
     "key.of_step.whole": "占记录的 {share}",
     "warnings.top.one": "关于数据有 1 条警告",
@@ -166,15 +167,18 @@ CHINESE: Mapping[str, str] = {
     "curve.power": "功率",
     "curve.clock": "SM 频率",
     "curve.memory": "已用显存",
+    "curve.host": "主机",
+    "curve.cpu": "忙碌的核心",
+    "curve.host_memory": "已用内存",
     "curve.numbers": "平均 {mean}，最高 {peak}",
     "curve.top": "刻度到 {top}",
     "curve.span": "{span} 的采样",
     "curve.untimed": "没有记录采样时间",
     "curve.marks": "标出的是结论 {numbers}",
     "curve.traced": "深色线：被追踪的那些步",
-    "curve.note": "运行过程中驱动报告的每块 GPU 的状况。利用率只说明有内核在运行，"
+    "curve.note": "运行过程中驱动和内核报告的状况。GPU 利用率只说明上面有东西在运行，"
     "不说明用了 GPU 的多少。空白处是读取失败。",
-    "curve.more": "其他 GPU：{count} 块",
+    "curve.more": "还有 {count} 个",
     # charts
     "chart.step_share": "占一步的百分比",
     "chart.gains": "每项改动节省多少",

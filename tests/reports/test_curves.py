@@ -108,3 +108,21 @@ def test_samples_without_a_common_clock_are_no_lanes() -> None:
 
     node = replace(run_samples(1, START_NS), epoch=False)
     assert counters_of(sample_traces(1), [T0_NS], gpu_curves([node], WORDS), 10**7, WORDS) == []
+
+
+def test_a_host_is_drawn_by_its_busy_cores_and_its_memory() -> None:
+    """What it counts is time: cores are the growth between two reads."""
+    node = samples(
+        {
+            ("cpu_busy_s", "host"): [0.0, 0.2, 0.3, 0.3],
+            ("cpus", "host"): [4.0] * 4,
+            ("mem_total_bytes", "host"): [16e9] * 4,
+            ("mem_available_bytes", "host"): [12e9, 10e9, 8e9, 8e9],
+        }
+    )
+    [host] = gpu_curves([node], WORDS)
+    assert host.is_host and host.label == "Host n"
+    cores, memory = host.curves
+    assert cores.value.tolist() == pytest.approx([2.0, 1.0, 0.0]) and cores.top == 4.0
+    assert memory.value.tolist() == pytest.approx([4.0, 6.0, 8.0, 8.0]) and memory.top == 16.0
+    assert counters_of(sample_traces(1), [T0_NS], [host], 10**7, WORDS) == []
