@@ -18,6 +18,7 @@ from gpuprof.analyzers.intervals import Spans, complement, covered, merge, subtr
 from gpuprof.analyzers.launches import Launches
 from gpuprof.analyzers.steps import Steps
 from gpuprof.diagnosis import BUCKETS
+from gpuprof.distinct import distinct
 
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -131,6 +132,6 @@ def _cut(gaps: Spans, at: I64) -> Spans:
         return gaps
     holder = np.searchsorted(gaps.start, at, side="left") - 1
     inside = (holder >= 0) & (at < gaps.end[np.maximum(holder, 0)])
-    cuts = np.unique(at[inside])
+    cuts = distinct(at[inside])
     start = np.sort(np.concatenate((gaps.start, cuts)))
     return Spans(start, np.sort(np.concatenate((gaps.end, cuts))))

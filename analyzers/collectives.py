@@ -23,6 +23,7 @@ from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.collective_kinds import CollectiveKind, collective_kind, item_bytes
 from gpuprof.analyzers.kernels import is_communication
 from gpuprof.analyzers.launches import Launches, find_launches
+from gpuprof.distinct import distinct, is_in
 from gpuprof.trace import Category, CollectiveArgs, OpArgs, Trace
 
 I64 = NDArray[np.int64]
@@ -156,7 +157,7 @@ def _on_device(trace: Trace, launches: Launches, event: I64) -> Collectives:
 
 
 def _on_host(trace: Trace) -> Collectives:
-    host = np.isin(trace.category, (Category.USER_ANNOTATION, Category.CPU_OP))
+    host = is_in(trace.category, (Category.USER_ANNOTATION, Category.CPU_OP))
     row = np.flatnonzero(trace.name_mask(_HOST_BACK_END.match) & host).astype(np.int64)
     described = [_of_annotation(trace, int(r), _NOTHING) for r in row]
     start = trace.start_ns[row]
@@ -302,7 +303,7 @@ def _table(
 def _enclosing(trace: Trace, outer: I64, lane: I64, at: I64, known: Bools) -> I64:
     """The row among `outer` that encloses each instant on its lane, -1 where none does."""
     found = np.full(len(at), -1, dtype=np.int64)
-    for one in np.unique(lane[known]).tolist():
+    for one in distinct(lane[known]).tolist():
         candidates = outer[trace.lane[outer] == one]
         if not len(candidates):
             continue

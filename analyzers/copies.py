@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.host import SAME_COPY_NS, Blocking
 from gpuprof.analyzers.intervals import Spans, contains, covered, intersect, union
+from gpuprof.distinct import distinct, is_in
 
 I64 = NDArray[np.int64]
 I8 = NDArray[np.int8]
@@ -124,9 +125,9 @@ def _pageable(name: str) -> int:
 def _blocking(rank: RankAccount, event: I64) -> Bools:
     """A copy's own call waited, or a synchronize right after it did (PyTorch's blocking copy)."""
     calls, launches = rank.host.blocking, rank.launches
-    waited: Bools = np.isin(launches.row[event], calls.row) & launches.known[event]
-    second = np.isin(calls.kind, [int(kind) for kind in Blocking if kind != Blocking.SYNCHRONIZE])
-    for lane in np.unique(launches.lane[event]):
+    waited: Bools = is_in(launches.row[event], calls.row) & launches.known[event]
+    second = is_in(calls.kind, [int(kind) for kind in Blocking if kind != Blocking.SYNCHRONIZE])
+    for lane in distinct(launches.lane[event]):
         mine = np.flatnonzero(launches.lane[event] == lane)
         begun = calls.start_ns[second & (calls.lane == lane)]
         if not len(begun) or lane < 0:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gpuprof.analyzers.budget import Work
 from gpuprof.analyzers.host import HostActivity
 from gpuprof.analyzers.intervals import Spans, empty, merge, subtract, union
+from gpuprof.distinct import distinct
 from gpuprof.trace import Category, Trace
 
 I64 = NDArray[np.int64]
@@ -36,7 +37,7 @@ def cpu_work(trace: Trace, host: HostActivity) -> Work:
     is_op = trace.category == Category.CPU_OP
     computes = is_op & ~trace.name_mask(_NO_COMPUTE.match)
     backward = is_op & trace.name_mask(lambda name: name.startswith(_BACKWARD))
-    lanes = {host.main_lane, *np.unique(trace.lane[backward]).tolist()}
+    lanes = {host.main_lane, *distinct(trace.lane[backward]).tolist()}
     compute = empty()
     for lane in lanes:
         spans = _spans(trace, np.flatnonzero(computes & (trace.lane == lane)))

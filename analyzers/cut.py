@@ -21,6 +21,7 @@ from gpuprof.analyzers.intervals import Spans, union
 from gpuprof.analyzers.launches import Launches
 from gpuprof.analyzers.operators import innermost
 from gpuprof.analyzers.steps import Marks
+from gpuprof.distinct import distinct
 from gpuprof.trace import Category, Trace
 
 I64 = NDArray[np.int64]
@@ -62,7 +63,7 @@ def _steps_with_fewer(
     lane_of_event = launches.lane[launches.known]
     launched_at = launches.call_start_ns[launches.known]
     backward = trace.name_mask(lambda name: name.startswith("autograd::engine"))
-    must = np.unique(trace.lane[operators[backward[operators]]])
+    must = distinct(trace.lane[operators[backward[operators]]])
     for lane in np.union1d(lane_of_event, must):
         n_operators = _inside(trace.start_ns[operators[trace.lane[operators] == lane]], marks)
         n_events = _inside(np.sort(launched_at[lane_of_event == lane]), marks)
@@ -90,7 +91,7 @@ def _runs_without_launch(trace: Trace, launches: Launches, operators: I64) -> tu
     expected = n_launching / np.maximum(n_calls, 1)
     starts: list[int] = []
     ends: list[int] = []
-    for lane in np.unique(trace.lane[operators]):
+    for lane in distinct(trace.lane[operators]):
         mine = operators[trace.lane[operators] == lane]
         mine = mine[expected[trace.name[mine]] > 0]
         run = np.cumsum(launched[mine])

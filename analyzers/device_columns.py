@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.kernels import MATRIX_KINDS, Kind, classify
+from gpuprof.distinct import distinct, is_in
 from gpuprof.peaks import Peaks, lookup
 from gpuprof.trace import DeviceInfo, Trace
 
@@ -51,7 +52,7 @@ class NameColumns:
     @property
     def matrix(self) -> Bools:
         """Where an event is a product, a convolution or attention."""
-        return np.isin(self.kind, [int(kind) for kind in MATRIX_KINDS])
+        return is_in(self.kind, [int(kind) for kind in MATRIX_KINDS])
 
 
 def name_columns(trace: Trace) -> NameColumns:
@@ -87,7 +88,7 @@ def peak_columns(trace: Trace, columns: NameColumns, dtype: U8) -> tuple[F64, F6
             continue
         bandwidth[here] = peaks.memory_bytes_per_s
         state = (dtype.astype(np.int64) * 3 + columns.matrix_units + 1) * 16 + columns.kind
-        for value in np.unique(state[here]).tolist():
+        for value in distinct(state[here]).tolist():
             kind, rest = Kind(value % 16), value // 16
             units = {0: None, 1: False, 2: True}[rest % 3]
             found = _peak(peaks, DTYPES[rest // 3], units, kind)

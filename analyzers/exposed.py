@@ -11,6 +11,7 @@ from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.collective_kinds import CollectiveKind
 from gpuprof.analyzers.collectives import Collectives, find_collectives
 from gpuprof.analyzers.intervals import covered, intersect, total, union
+from gpuprof.distinct import is_in
 from gpuprof.trace import Category
 
 I64 = NDArray[np.int64]
@@ -85,8 +86,8 @@ def waited_frac(rank: RankAccount) -> float:
     """Share of the step of a CPU run in which the training thread is inside a collective."""
     trace, budget = rank.trace, rank.main.budget
     named = trace.name_mask(lambda name: name.startswith(_WAITS))
-    host = np.isin(trace.category, (int(Category.CPU_OP), int(Category.USER_ANNOTATION)))
-    rows = np.flatnonzero(named & host & np.isin(trace.lane, rank.host.lanes))
+    host = is_in(trace.category, (int(Category.CPU_OP), int(Category.USER_ANNOTATION)))
+    rows = np.flatnonzero(named & host & is_in(trace.lane, rank.host.lanes))
     inside = union(trace.start_ns[rows], trace.end_ns[rows])
     exposed = intersect(inside, budget.work.communication)
     kept = covered(exposed, budget.steps.start_ns, budget.steps.end_ns)[budget.steps.keep]

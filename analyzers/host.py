@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.intervals import Spans, covered, empty, merge, subtract, union
 from gpuprof.analyzers.launches import Launches
+from gpuprof.distinct import distinct
 from gpuprof.trace import Category, Trace
 
 I64 = NDArray[np.int64]
@@ -127,7 +128,7 @@ class HostActivity:
         """
         result = {label: np.zeros(len(lane), np.int64) for label in LABELS}
         lane = np.where(lane < 0, self.main_lane, lane)
-        for own in np.unique(lane):
+        for own in distinct(lane):
             mine = np.flatnonzero((lane == own) & (end_ns > start_ns))
             if not len(mine):
                 continue
@@ -271,7 +272,7 @@ def _sync_kinds(trace: Trace, syncs: I64, copy_call: I64, copy_kind: I64) -> I64
     kinds = np.full(len(syncs), int(Blocking.SYNCHRONIZE), np.int64)
     order = np.lexsort((trace.start_ns[copy_call], trace.lane[copy_call]))
     call, kind = copy_call[order], copy_kind[order]
-    for lane in np.unique(trace.lane[syncs]):
+    for lane in distinct(trace.lane[syncs]):
         mine = np.flatnonzero(trace.lane[syncs] == lane)
         theirs = np.flatnonzero(trace.lane[call] == lane)
         if not len(theirs):

@@ -12,6 +12,7 @@ from gpuprof.analyzers.intervals import contains
 from gpuprof.analyzers.launches import Launches
 from gpuprof.analyzers.overhead import ProfilerCost
 from gpuprof.analyzers.program import NOT_BLOCKING, Region
+from gpuprof.distinct import is_in
 
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -48,12 +49,12 @@ def in_order(
     row, first, count = row[by_time], first[by_time], count[by_time]
     calls = host.blocking
     inside = (calls.start_ns >= host_from) & (calls.start_ns < host_to)
-    inside &= np.isin(calls.lane, host.lanes)
+    inside &= is_in(calls.lane, host.lanes)
     blocking_rows = calls.row[inside]
-    is_launch = np.isin(blocking_rows, row)
+    is_launch = is_in(blocking_rows, row)
     kind = np.full(len(row), NOT_BLOCKING, np.uint8)
     kinds = dict(zip(blocking_rows.tolist(), calls.kind[inside].tolist(), strict=True))
-    for position in np.flatnonzero(np.isin(row, blocking_rows)):
+    for position in np.flatnonzero(is_in(row, blocking_rows)):
         kind[position] = kinds[int(row[position])]
     alone = np.flatnonzero(inside)[~is_launch]
 

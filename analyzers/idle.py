@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gpuprof.analyzers.host import LABELS, Blocking, HostActivity
 from gpuprof.analyzers.intervals import Spans, contains, covered, union
 from gpuprof.analyzers.launches import Launches
+from gpuprof.distinct import is_in
 
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -129,7 +130,7 @@ def _waiting_by_kind(g0: I64, host_end: I64, waiting: I64, host: HostActivity) -
     by_kind = {int(kind): np.zeros(len(g0), np.int64) for kind in Blocking}
     left = waiting.copy()
     for kind, charged in by_kind.items():
-        mine = np.isin(calls.lane, host.lanes) & (calls.kind == kind)
+        mine = is_in(calls.lane, host.lanes) & (calls.kind == kind)
         spans = union(calls.start_ns[mine], calls.end_ns[mine])
         np.minimum(covered(spans, g0, host_end), left, out=charged)
         left -= charged
@@ -152,7 +153,7 @@ def _charge_credit(
     result = {int(kind): np.zeros(len(gap_start), np.int64) for kind in Blocking}
     if not len(calls.row) or not len(gap_start):
         return result
-    driving = np.flatnonzero(np.isin(calls.lane, host.lanes))
+    driving = np.flatnonzero(is_in(calls.lane, host.lanes))
     returned = calls.end_ns[driving]
     waited = covered(busy, calls.start_ns[driving], returned)
     # A call that drained the queue lends its credit from the moment the device ran dry.

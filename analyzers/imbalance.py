@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.distributions import incomplete_beta
+from gpuprof.distinct import distinct
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -217,7 +218,7 @@ def _between(mean: F64, stage: Sequence[int]) -> float:
     total = float(((mean - mean.mean()) ** 2).sum())
     if total <= 0:
         return 0.0
-    stages = np.unique(of)
+    stages = distinct(of)
     within = sum(float(((mean[of == s] - mean[of == s].mean()) ** 2).sum()) for s in stages)
     free = len(mean) - len(stages)
     if free <= 0:

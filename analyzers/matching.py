@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.collective_kinds import SYMMETRIC, CollectiveKind
 from gpuprof.analyzers.rank_summary import RankSummary
+from gpuprof.distinct import is_in
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -141,7 +142,7 @@ def _apart(summaries: Sequence[RankSummary], block: Block) -> list[Block]:
         ]
     )
     first = summaries[int(block.members[0])]
-    symmetric = np.isin(first.kind[block.place[0]], [int(kind) for kind in SYMMETRIC])
+    symmetric = is_in(first.kind[block.place[0]], [int(kind) for kind in SYMMETRIC])
     if symmetric.any():
         ends = ends[:, symmetric]
     longest = np.max(
@@ -181,7 +182,7 @@ def _joined(keys: list[I64], places: list[I64]) -> I64:
     """Places of the keys that every rank has, (n_ranks, n), in the order of the first rank."""
     shared = keys[0]
     for key in keys[1:]:
-        shared = shared[np.isin(shared, key)]
+        shared = shared[is_in(shared, key)]
     rows = []
     for key, place in zip(keys, places, strict=True):
         order = np.argsort(key, kind="stable")
@@ -265,6 +266,6 @@ def _agree(ones: list[RankSummary], place: I64) -> Bools:
     kind = np.stack([one.kind[p] for one, p in zip(ones, place, strict=True)])
     size = np.stack([one.in_bytes[p] for one, p in zip(ones, place, strict=True)])
     same_kind = (kind == kind[0]).all(axis=0)
-    known = (size >= 0).all(axis=0) & np.isin(kind[0], [int(k) for k in _EQUAL_SIZES])
+    known = (size >= 0).all(axis=0) & is_in(kind[0], [int(k) for k in _EQUAL_SIZES])
     agreed: Bools = same_kind & (~known | (size == size[0]).all(axis=0))
     return agreed

@@ -18,6 +18,7 @@ from gpuprof.analyzers.device_columns import DTYPES, NameColumns
 from gpuprof.analyzers.flops import OpCost, cost_of, is_countable
 from gpuprof.analyzers.kernels import Kind
 from gpuprof.analyzers.launches import Launches
+from gpuprof.distinct import distinct, is_in
 from gpuprof.trace import Category, Trace
 
 F64 = NDArray[np.float64]
@@ -131,7 +132,7 @@ def share_costs(trace: Trace, ops: I64, counted: CountedOps, columns: NameColumn
     spent = np.bincount(call, weights=duration[main], minlength=len(calls))[call]
     share = np.full(count, np.nan)
     share[main] = np.divide(duration[main], spent, out=np.full(len(spent), np.nan), where=spent > 0)
-    uses_reduced = np.isin(ops, ops[main & columns.reduced])
+    uses_reduced = is_in(ops, ops[main & columns.reduced])
     dtypes = [DTYPES.index(one.dtype) if one.dtype in DTYPES else 0 for one in counted.costs]
     return SharedCosts(
         row=np.where(main, ops, -1),
@@ -156,8 +157,8 @@ def _does_main_work(
     suits = np.where(of_matrix, columns.matrix | other, ~columns.matrix) & ~columns.communication
     main = found & kernel & suits
     # A kernel with a name that nobody knows does the product only where no other kernel does.
-    main &= ~(of_matrix & other & np.isin(ops, ops[main & of_matrix & ~other]))
-    main &= ~np.isin(ops, _enclosing(trace, np.unique(ops[main & of_matrix])))
+    main &= ~(of_matrix & other & is_in(ops, ops[main & of_matrix & ~other]))
+    main &= ~is_in(ops, _enclosing(trace, distinct(ops[main & of_matrix])))
     return np.asarray(main, dtype=np.bool_)
 
 
@@ -186,7 +187,7 @@ def innermost(trace: Trace, lanes: I64, times_ns: I64, rows: I64) -> I64:
     """
     answer = np.full(len(times_ns), -1, dtype=np.int64)
     row_lane = trace.lane[rows]
-    for lane in np.unique(lanes):
+    for lane in distinct(lanes):
         mine = rows[row_lane == lane]
         if not len(mine):
             continue

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.lateness import middle_wait
+from gpuprof.distinct import distinct
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -116,7 +117,7 @@ def _sequence(waits: Sequence[Waits], parts: Sequence[tuple[int, int]]) -> _Sequ
     order = np.argsort(np.concatenate(starts), kind="stable")
     block = np.concatenate(blocks)[order]
     before = np.full(len(block), -1, np.int64)
-    for b in np.unique(block).tolist():
+    for b in distinct(block).tolist():
         at = np.flatnonzero(block == b)
         before[at[1:]] = at[:-1]
     return _Sequence(block, np.concatenate(rows)[order], np.concatenate(columns)[order], before)
@@ -124,7 +125,7 @@ def _sequence(waits: Sequence[Waits], parts: Sequence[tuple[int, int]]) -> _Sequ
 
 def _values(of: Sequence[F64], sequence: _Sequence) -> F64:
     result = np.zeros(len(sequence.block))
-    for b in np.unique(sequence.block).tolist():
+    for b in distinct(sequence.block).tolist():
         at = sequence.block == b
         result[at] = of[b][sequence.row[at], sequence.column[at]]
     return result
@@ -135,7 +136,7 @@ def _credit(waits: Sequence[Waits], sequence: _Sequence, credit: list[F64]) -> N
     wait = _values([one.exposed_wait_ns for one in waits], sequence)
     sums = np.concatenate(([0.0], np.cumsum(wait)))
     since = sums[np.arange(len(wait))] - sums[sequence.before + 1]
-    for b in np.unique(sequence.block).tolist():
+    for b in distinct(sequence.block).tolist():
         at = sequence.block == b
         credit[b][sequence.row[at], sequence.column[at]] = since[at]
 
@@ -156,7 +157,7 @@ def _received(
         np.add.at(steps, np.arange(n), -each)
         wait = _values([one.exposed_wait_ns for one in waits], sequence)
         given = np.cumsum(steps[:-1]) * wait
-        for b in np.unique(sequence.block).tolist():
+        for b in distinct(sequence.block).tolist():
             at = sequence.block == b
             np.add.at(amount[b], sequence.column[at], given[at])
     result = []

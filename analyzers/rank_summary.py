@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.collectives import Communicator, find_collectives
 from gpuprof.analyzers.intervals import covered
+from gpuprof.distinct import distinct
 from gpuprof.errors import InputError
 
 I64 = NDArray[np.int64]
@@ -160,7 +161,7 @@ def _kernels(account: RankAccount) -> dict[str, KernelTotal]:
     grids = trace.device.blocks[events].astype(np.int64)
     blocks = np.zeros(len(names), np.int64)
     np.add.at(blocks, inverse.reshape(-1), np.maximum(grids, 0))
-    unknown = np.unique(inverse.reshape(-1)[grids < 0])
+    unknown = distinct(inverse.reshape(-1)[grids < 0])
     blocks[unknown] = -1
     return {
         trace.names[names[i]]: KernelTotal(int(count[i]), int(total[i]), int(blocks[i]))

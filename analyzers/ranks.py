@@ -23,6 +23,7 @@ from gpuprof.analyzers.lateness import LateRank, blame, decisive, find_late, spl
 from gpuprof.analyzers.matching import Block, match
 from gpuprof.analyzers.passing_on import Waits, pass_on
 from gpuprof.analyzers.rank_summary import RankSummary, summarize
+from gpuprof.distinct import is_in
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -207,7 +208,7 @@ def _waits(summaries: Sequence[RankSummary], block: Block, steps: dict[str, int]
     first = ones[0]
     numbers = np.array([steps.get(label, -1) for label in _labels(first)], np.int64)
     step = numbers[first.step[block.place[0]]]
-    use = np.isin(first.kind[block.place[0]], _SYMMETRIC) & (step >= 0)
+    use = is_in(first.kind[block.place[0]], _SYMMETRIC) & (step >= 0)
     if not use.any():
         return None
     place, step = block.place[:, use], step[use]

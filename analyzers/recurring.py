@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.pricing import own_host_ns
+from gpuprof.distinct import is_in
 from gpuprof.trace import Category
 
 I64 = NDArray[np.int64]
@@ -32,7 +33,7 @@ def recurring_host_ns(rank: RankAccount) -> float | None:
     if len(kept) < FEWEST_STEPS:
         return None
     step = np.searchsorted(steps.start_ns, gaps.start_ns, side="right") - 1
-    held = np.flatnonzero((gaps.parts["host"] > 0) & np.isin(step, kept))
+    held = np.flatnonzero((gaps.parts["host"] > 0) & is_in(step, kept))
     if not len(held):
         return 0.0
     place = _places(rank, gaps.start_ns[held], gaps.end_ns[held], step[held])

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.host import Blocking
 from gpuprof.analyzers.program import NO_EVENT, NOT_BLOCKING, Program
+from gpuprof.distinct import is_in
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -123,10 +124,10 @@ def run(
         meets: For each event, the number of the collective that it is part of, -1 for others.
             At such an event the replay yields a `Meeting` and goes on with the end it is sent.
     """
-    skipped = np.isin(program.region, change.skip)
+    skipped = is_in(program.region, change.skip)
     call = program.call_ns * np.where(program.kind == NOT_BLOCKING, change.launch_scale, 1.0)
     call = np.where(skipped, 0.0, call)
-    freed = (np.isin(program.kind, change.free) | skipped) & ~program.is_queue_wait
+    freed = (is_in(program.kind, change.free) | skipped) & ~program.is_queue_wait
     duration = program.dur_ns if change.device_ns is None else change.device_ns
     if change.skip:
         duration = np.where(np.repeat(skipped, program.n_events), 0, duration)

@@ -25,6 +25,7 @@ from gpuprof.analyzers.kernels import BANDWIDTH_KINDS, MATRIX_KINDS, Kind
 from gpuprof.analyzers.launches import Launches, find_launches
 from gpuprof.analyzers.operators import count_operators, launching_ops, share_costs
 from gpuprof.analyzers.shapes import ITEM_BYTES
+from gpuprof.distinct import distinct, is_in
 from gpuprof.trace import Category, Trace
 
 I64 = NDArray[np.int64]
@@ -182,7 +183,7 @@ def kernel_limits(
 
 def _by_family(columns: NameColumns) -> tuple[U8, U8]:
     limit = np.full(len(columns.kind), Limit.UNKNOWN, dtype=np.uint8)
-    limit[np.isin(columns.kind, [int(kind) for kind in BANDWIDTH_KINDS])] = Limit.BANDWIDTH
+    limit[is_in(columns.kind, [int(kind) for kind in BANDWIDTH_KINDS])] = Limit.BANDWIDTH
     limit[columns.matrix] = Limit.COMPUTE
     limit[columns.streaming] = Limit.BANDWIDTH
     limit[columns.communication] = Limit.COMMUNICATION
@@ -268,12 +269,12 @@ def summarize(
     chosen = np.ones(len(limits), dtype=np.bool_) if mask is None else mask
     duration = np.where(chosen, trace.dur_ns[rows], 0).astype(np.float64)
     device_ns = float(duration.sum())
-    matrix = np.isin(limits.kind, [int(kind) for kind in MATRIX_KINDS]) & chosen
+    matrix = is_in(limits.kind, [int(kind) for kind in MATRIX_KINDS]) & chosen
     has_flops = chosen & (limits.flops > 0)
     rated = has_flops & ~np.isnan(limits.peak_flops)
     if wall_ns is None and chosen.any():
         wall_ns = int(trace.end_ns[rows][chosen].max() - trace.start_ns[rows][chosen].min())
-    devices = len(np.unique(trace.device.device[chosen]))
+    devices = len(distinct(trace.device.device[chosen]))
     wall_s = (wall_ns or 0) * 1e-9 * devices
     at_peak_s = float((limits.flops[rated] / limits.peak_flops[rated]).sum())
     counted_frac = _ratio(duration[has_flops & matrix].sum(), duration[matrix].sum())

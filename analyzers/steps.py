@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.intervals import Spans, covered
 from gpuprof.analyzers.launches import Launches
+from gpuprof.distinct import distinct
 from gpuprof.trace import Category, Trace
 
 I64 = NDArray[np.int64]
@@ -226,7 +227,7 @@ def _repeating(trace: Trace) -> Marks | None:
     )
     key = stem_of_name[trace.name[rows]].astype(np.int64) * len(trace.lanes) + trace.lane[rows]
     best: tuple[int, I64] | None = None
-    for value in np.unique(key):
+    for value in distinct(key):
         mine = _outermost(trace, rows[key == value])
         if len(mine) < MIN_REPEATS:
             continue

@@ -24,6 +24,7 @@ from gpuprof.analyzers.imbalance import Pattern, bubble_frac, judge_skew
 from gpuprof.analyzers.intervals import covered, intersect, union
 from gpuprof.analyzers.pricing import DevicePricing, Price, price_of, trusted
 from gpuprof.analyzers.replay import Change, Replayed, replay
+from gpuprof.distinct import is_in
 from gpuprof.trace import Category
 
 F64 = NDArray[np.float64]
@@ -254,7 +255,7 @@ def _sends(account: RankAccount) -> bool:
 def _sends_per_step(account: RankAccount) -> int:
     """Sends that a rank issues in a step, 0 where they can't be counted."""
     trace, steps = account.trace, account.main.steps
-    host = np.isin(trace.category, (int(Category.CPU_OP), int(Category.USER_ANNOTATION)))
+    host = is_in(trace.category, (int(Category.CPU_OP), int(Category.USER_ANNOTATION)))
     by_args = [row for row, a in trace.collectives.items() if _SEND.fullmatch(a.collective)]
     rows = np.array([row for row in sorted(by_args) if host[row]], np.int64)
     if not len(rows):

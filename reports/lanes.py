@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
+from gpuprof.distinct import distinct
 from gpuprof.reports import linked, text
 from gpuprof.reports.words import Catalog
 from gpuprof.trace import I32, I64, Category, Trace
@@ -218,7 +219,7 @@ def arrange(
     parts: list[tuple[I64, I64]] = []
     held: list[I64] = []
     device_start, device_end = _times(trace, trace.device.rows, zero_ns)
-    for device in np.unique(trace.device.device).tolist()[:MAX_LANES]:
+    for device in distinct(trace.device.device).tolist()[:MAX_LANES]:
         mine = trace.device.device == device
         all_mine = bool(mine.all())
         gaps = idle_gaps(

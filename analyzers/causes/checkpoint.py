@@ -45,6 +45,7 @@ from gpuprof.analyzers.places import lines_of, records_lines
 from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
+from gpuprof.distinct import is_in
 from gpuprof.trace import Category
 
 I64 = NDArray[np.int64]
@@ -389,7 +390,7 @@ def _where(rank: RankAccount) -> tuple[Place, ...]:
     middle = (spans.start + spans.end) // 2
     lanes = np.full(len(spans), rank.host.main_lane, np.int64)
     for lane, own in rank.host.spans["checkpoint"].items():
-        lanes[np.isin(spans.start, own.start)] = lane
+        lanes[is_in(spans.start, own.start)] = lane
     total = float(max(rank.main.budget.total_ns, 1))
     return lines_of(rank.trace, rank.host, lanes, middle, spans.lengths.astype(np.float64), total)
 

@@ -41,6 +41,7 @@ from gpuprof.analyzers.replay import Change
 from gpuprof.analyzers.roofline import Limit
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, RuledOut
+from gpuprof.distinct import is_in
 from gpuprof.peaks import Peaks
 
 I64 = NDArray[np.int64]
@@ -132,7 +133,7 @@ def _target(peaks: Peaks) -> tuple[str, float] | None:
 def _slow(rank: RankAccount) -> Bools:
     """Device rows that are fp32 matrix work on plain units and limited by arithmetic, (n,)."""
     limits = rank.limits
-    slow: Bools = np.isin(limits.kind, [int(kind) for kind in MATRIX_KINDS])
+    slow: Bools = is_in(limits.kind, [int(kind) for kind in MATRIX_KINDS])
     slow &= (limits.dtype == DTYPES.index("fp32")) & (limits.matrix_units == 0)
     slow &= limits.limit == Limit.COMPUTE
     return slow

@@ -44,6 +44,7 @@ from gpuprof.analyzers.places import lines_of
 from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut, Window
+from gpuprof.distinct import is_in
 from gpuprof.trace import Category
 
 ID = "sync-points"
@@ -133,7 +134,7 @@ def _mine(rank: RankAccount) -> NDArray[np.bool_]:
     """Which blocking calls are this cause's, inside the steps and on a thread that launches."""
     calls, steps, host = rank.host.blocking, rank.main.steps, rank.host
     inside = (calls.start_ns >= steps.host_start_ns[0]) & (calls.start_ns < steps.host_end_ns[-1])
-    mine = np.isin(calls.kind, KINDS) & inside & np.isin(calls.lane, host.lanes)
+    mine = is_in(calls.kind, KINDS) & inside & is_in(calls.lane, host.lanes)
     for label in ("checkpoint", "input"):
         for lane, spans in host.spans[label].items():
             mine &= ~((calls.lane == lane) & contains(spans, calls.start_ns))

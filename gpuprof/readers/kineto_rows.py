@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuprof.distinct import distinct
 from gpuprof.readers.kineto_bytes import I64
 from gpuprof.readers.kineto_categories import DEVICE, HOST, JOINED, KINDS, ON_STREAM, SPAN
 from gpuprof.readers.kineto_columns import JOIN, Block, ColumnBuilder, float32
@@ -167,7 +168,7 @@ class ListCodes:
             self._arguments = np.append(self._arguments, np.full(new, -1, np.int32))
         found = self._arguments.take(codes + 1)
         if (found < 0).any():
-            for code in np.unique(codes[found < 0]).tolist():
+            for code in distinct(codes[found < 0]).tolist():
                 self._arguments[code + 1] = self._builder.argument_keys[self._keys[code + 1]]
             found = self._arguments.take(codes + 1)
         return found
@@ -232,7 +233,7 @@ def _streams(rows: FoundRows, place: I32, on_stream: I64, builder: ColumnBuilder
         places = places.reshape(-1).astype(np.int64, copy=False)
         found = keys.T.tolist()
     else:
-        used = np.unique(places)
+        used = distinct(places)
         found = np.vstack((used, usual[:, used])).T.tolist()
         places = np.searchsorted(used, places).astype(np.int64, copy=False)
     names = list(builder.places)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuprof.distinct import distinct
 from gpuprof.readers.kineto_bytes import I64, BlockBytes, Bools, Literal
 from gpuprof.readers.kineto_columns import ColumnBuilder
 from gpuprof.readers.kineto_decode import EventDecoder
@@ -177,7 +178,7 @@ class BlockScanner:
         columns: dict[str, NDArray[Any]] = {}
         done = np.zeros(len(at), np.bool_)
         category = self._heads.categories(head.take(rows))
-        for number in np.unique(category).tolist():
+        for number in distinct(category).tolist():
             part = rows[category == number]
             layouts = self._rows.setdefault(number, [])
             for found, match in self._match(
