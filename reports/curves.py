@@ -90,7 +90,7 @@ def gpu_curves(nodes: Sequence[Samples], words: Catalog) -> list[GpuCurves]:
                 label += f" · {text.clean(node.node, 60)}"
             found.append(GpuCurves(label, rank, node.epoch, node.timed, curves))
     for node in nodes:
-        curves = tuple(curve for curve in _host_curves(node) if len(curve.time_ns) > 1)
+        curves = tuple(curve for curve in _host_curves(node, words) if len(curve.time_ns) > 1)
         if curves:
             label = words.say("curve.host")
             if node.node:
@@ -99,7 +99,7 @@ def gpu_curves(nodes: Sequence[Samples], words: Catalog) -> list[GpuCurves]:
     return found[:MAX_GPUS]
 
 
-def _host_curves(node: Samples) -> list[Curve]:
+def _host_curves(node: Samples, words: Catalog) -> list[Curve]:
     """Busy cores, and memory that is not available to anybody."""
     found = []
     busy, cores = node.get("cpu_busy_s", "host"), node.get("cpus", "host")
@@ -108,7 +108,7 @@ def _host_curves(node: Samples) -> list[Curve]:
         if len(value):
             known = cores.good()[1] if cores is not None else np.zeros(0)
             top = max(float(known.max(initial=0.0)), float(value.max()), 1e-9)
-            found.append(Curve("cpu", "cores", time_ns, value, top))
+            found.append(Curve("cpu", words.say("curve.cores"), time_ns, value, top))
     total, available = (node.get(f"mem_{name}_bytes", "host") for name in ("total", "available"))
     if total is not None and available is not None and total.ok.any():
         size = float(total.good()[1].max())
@@ -185,5 +185,5 @@ def mean_and_peak(curve: Curve) -> tuple[float, float]:
 
 def amount(value: float, unit: str) -> str:
     """A value of a curve with its unit."""
-    digits = 1 if unit in ("GB", "cores") else 0
+    digits = 0 if unit in ("%", "W", "MHz") else 1
     return f"{text.number(value, digits)}{text.NBSP}{unit}"

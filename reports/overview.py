@@ -45,7 +45,8 @@ def _figure(
     marks = _marks(gpu, diagnosis, traces, start, max(end - start, 1))
     numbers = sorted({mark.number for mark in marks if mark.number})
     said = ", ".join(str(number) for number in numbers)
-    title = words.say("curve.marks", numbers=said) if numbers else ""
+    key = "curve.marks" if len(numbers) > 1 else "curve.marks.one"
+    title = words.say(key, numbers=said) if numbers else ""
     return {
         "title": gpu.label,
         "late": late,
