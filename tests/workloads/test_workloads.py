@@ -69,6 +69,15 @@ def test_loader_variants_run(variant: str, tmp_path: Path) -> None:
         train("slow_loader.py", "--variant", variant, *switch, scratch=tmp_path / "scratch")
 
 
+def test_a_plan_made_once_trains_the_same_model(tmp_path: Path) -> None:
+    """The repair moves the planning, and computes what was computed before."""
+    planted, fixed = (
+        train("python_overhead.py", "--variant", "plan", *switch, scratch=tmp_path / "scratch")
+        for switch in ((), ("--fixed",))
+    )
+    assert planted == fixed
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_knows_nothing_of_the_profiler(script: str) -> None:
     """A workload is a plain train.py: from gpuprof it takes only its own parts."""
