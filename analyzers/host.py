@@ -27,7 +27,9 @@ calls themselves, garbage collection, compilation."""
 
 SMALL_BYTES = 64 * 1024
 """Up to 64 KiB a copy out of pageable memory is staged at once (CUDA's documentation of its
-synchronization behaviour); a host that waits for such a copy waits for the work before it."""
+synchronization behaviour); a host that waits for such a copy waits for the work before it. To the
+host, 64 KiB pass in about the 10 µs that any copy costs: what is larger costs by what it carries
+too, and pinned memory or data that stays on the device would save that."""
 
 SAME_COPY_NS = 50_000
 """PyTorch's blocking copy is an asynchronous copy and, within some 10 µs, a stream synchronize."""
@@ -73,11 +75,14 @@ class Blocking(IntEnum):
     SYNCHRONIZE = 0
     """A stream, device or event synchronize."""
     TO_HOST = 1
-    """A copy to the host whose result the host needs: `.item()`, `.cpu()`, `.tolist()`."""
+    """A copy to the host of at most `SMALL_BYTES`, or of unknown size, whose result the host needs:
+    `.item()`, `.tolist()`, `.cpu()`."""
     TO_DEVICE = 2
     """A copy out of pageable memory: the host waits until it has been staged or is done."""
     SMALL_TO_DEVICE = 3
     """One of at most `SMALL_BYTES`: it costs by what it waits for, not by what it carries."""
+    LARGE_TO_HOST = 4
+    """A larger copy to the host that the host waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +258,8 @@ def _blocking_calls(trace: Trace, launches: Launches) -> BlockingCalls:
     size = trace.device.bytes[copies]
     small = (size >= 0) & (size <= SMALL_BYTES)
     inward = np.where(small, int(Blocking.SMALL_TO_DEVICE), int(Blocking.TO_DEVICE))
-    direction = np.where(to_device[trace.device.rows[copies]], inward, int(Blocking.TO_HOST))
+    outward = np.where(size > SMALL_BYTES, int(Blocking.LARGE_TO_HOST), int(Blocking.TO_HOST))
+    direction = np.where(to_device[trace.device.rows[copies]], inward, outward)
     rows = np.concatenate((syncs, call[waited]))
     kinds = np.concatenate((_sync_kinds(trace, syncs, call, direction), direction[waited]))
     order = np.argsort(trace.start_ns[rows], kind="stable")

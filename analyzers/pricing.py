@@ -155,7 +155,8 @@ class DevicePricing:
             # Pinned, asynchronous and on their own stream: the host does not wait, and the copy
             # runs beside the kernels.
             return Change(
-                free=(int(Blocking.TO_DEVICE),), device_ns=np.where(self._transfer, 0, duration)
+                free=(int(Blocking.TO_DEVICE), int(Blocking.LARGE_TO_HOST)),
+                device_ns=np.where(self._transfer, 0, duration),
             )
         if part == "communication":
             return Change(

@@ -33,7 +33,7 @@ F64 = NDArray[np.float64]
 TRUSTED_ERROR = 0.03
 """A replay that misses the measured step by more than 3 % does not understand the run."""
 
-ALL_BLOCKING = (int(Blocking.SYNCHRONIZE), int(Blocking.TO_HOST), int(Blocking.TO_DEVICE))
+ALL_BLOCKING = tuple(int(kind) for kind in Blocking)
 
 
 @dataclass(frozen=True, slots=True)

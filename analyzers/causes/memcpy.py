@@ -10,8 +10,9 @@ price of some 10 µs, which thousands of small ones pay thousands of times.
 
 How it is measured: the share is the time that only copies between host and device run (kernels and
 collectives beside them hide it), and the idle that waiting for pageable copies of more than 64 KiB
-causes. Copies within the device are device work and not counted, copies inside a checkpoint belong
-to the checkpoint, and small blocking copies are the cause "sync-points". The gain is the replay of
+causes, in either direction. Copies within the device are device work and not counted,
+copies inside a checkpoint belong to the checkpoint, and smaller blocking copies are the cause
+"sync-points". The gain is the replay of
 the step with these copies beside the kernels and nobody waiting for them.
 
 How to fix: pinned memory and `non_blocking=True`; the next batch on a stream of its own; one large
@@ -136,11 +137,13 @@ def _share(rank: RankAccount, copies: Copies) -> float:
 
 
 def _waiting_ns(rank: RankAccount) -> I64:
-    """Idle that waiting for copies to the device causes, ns of each gap in an accounted step."""
+    """Idle that waiting for large copies causes, ns of each gap in an accounted step."""
     steps, gaps = rank.main.steps, rank.main.budget.gaps
     step = np.searchsorted(steps.start_ns, gaps.start_ns, side="right") - 1
     kept = steps.keep[np.clip(step, 0, len(steps) - 1)]
-    waiting: I64 = np.where(kept, gaps.sync_by_kind[int(Blocking.TO_DEVICE)], 0)
+    by_kind = gaps.sync_by_kind
+    waited = by_kind[int(Blocking.TO_DEVICE)] + by_kind[int(Blocking.LARGE_TO_HOST)]
+    waiting: I64 = np.where(kept, waited, 0)
     return waiting
 
 
@@ -258,7 +261,8 @@ def _where(rank: RankAccount) -> tuple[Place, ...]:
     weight = copies.exposed_ns[known].astype(np.float64)
     waiting = _waiting_ns(rank)
     held = np.flatnonzero(waiting > 0)
-    mine = np.flatnonzero(calls.kind == int(Blocking.TO_DEVICE))
+    large = (int(Blocking.TO_DEVICE), int(Blocking.LARGE_TO_HOST))
+    mine = np.flatnonzero(np.isin(calls.kind, large))
     if len(held) and len(mine):
         # A gap is the doing of the last such call that had begun when the host was done with it.
         begun = calls.start_ns[mine]

@@ -10,7 +10,8 @@ the device is busy meanwhile. Only the idle that follows is counted.
 How it is measured: each blocking call lends a credit of the time it waited on a busy device; idle
 time that the host then causes is charged to the latest such call until the credit is used up. The
 gain is the replay of the step with these calls not waiting. Small copies to the device out of
-pageable memory wait in the same way and are counted; large ones belong to the cause "memcpy".
+pageable memory wait in the same way and are counted; copies of more than 64 KiB, in either
+direction, belong to the cause "memcpy".
 
 How to fix: keep results on the device; read them once every N steps; say it in the shapes instead
 of asking the device.
@@ -50,7 +51,7 @@ from gpuprof.trace import Category
 ID = "sync-points"
 
 KINDS = (int(Blocking.SYNCHRONIZE), int(Blocking.TO_HOST), int(Blocking.SMALL_TO_DEVICE))
-"""Larger copies to the device are the cause "memcpy"."""
+"""Larger copies are the cause "memcpy"."""
 
 MANY_A_STEP = 20
 """Reading single values this often in a step is a loop over tensor elements, not logging."""
