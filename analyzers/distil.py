@@ -94,6 +94,7 @@ def build_program(
         items, stream, start, end, ready
     )
     work, profiler = host_items.work_between(items, host, host_from, cost)
+    arrival, left = host_items.arrivals(items, host, host_from)
     step_of_item = np.clip(
         np.searchsorted(steps.host_start_ns, items.start_ns, side="right") - 1, first, last
     )
@@ -105,6 +106,8 @@ def build_program(
         n_steps=last - first + 1,
         work_ns=work,
         profiler_ns=profiler,
+        arrival_ns=arrival,
+        left_ns=left,
         call_ns=call,
         first_event=items.first,
         n_events=items.count,

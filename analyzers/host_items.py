@@ -113,6 +113,18 @@ def work_between(
     )
 
 
+def arrivals(items: Items, host: HostActivity, host_from: int) -> tuple[I64, I64]:
+    """When a batch from worker processes came in the work before each item, 0 where none was waited
+    for, and what of that work was left then, ns."""
+    previous = np.concatenate(([host_from], np.maximum.accumulate(items.end_ns)[:-1]))
+    came = host.arrivals_ns
+    if not len(came):
+        return np.zeros_like(previous), np.zeros_like(previous)
+    latest = came[np.maximum(np.searchsorted(came, items.start_ns, side="right") - 1, 0)]
+    inside = (latest > previous) & (latest <= items.start_ns)
+    return np.where(inside, latest, 0), np.where(inside, items.start_ns - latest, 0)
+
+
 def find_waits(
     items: Items, stream: I64, start: I64, end: I64, ready: I64
 ) -> tuple[Bools, I64, I64, Bools, dict[int, tuple[int, ...]]]:

@@ -38,6 +38,8 @@ class Program:
         profiler_ns: the part of that work that the profiler caused.
         call_ns: what the call itself costs without waiting.
         first_event, n_events: the device events it launches: a range of the event arrays.
+        arrival_ns: when, in that work, a batch came from worker processes that the host waited
+        for, 0 where none did; left_ns: what of the work was left then.
         waits: the call returns only when device work is done; kind: its `Blocking`, 255 for none.
         is_queue_wait: the wait is for a place in the launch queue, whatever is changed.
         tail_ns: how long after that the call returns.
@@ -63,6 +65,8 @@ class Program:
     n_steps: int
     work_ns: dict[str, I64]
     profiler_ns: I64
+    arrival_ns: I64
+    left_ns: I64
     call_ns: I64
     first_event: I64
     n_events: I64

@@ -6,7 +6,8 @@ gain that gpuprof quotes is the difference between two replays.
 The machine model: the host works through its items in order. A launch makes its events ready some
 latency after it began; an event starts when it is ready, its stream is free (and has turned to the
 next event) and the events of other streams that it was seen to follow are done. A blocking call
-returns when its events are done.
+returns when its events are done. A batch from worker processes comes when it came, however early
+the host asks: the workers were busy with it, and what hurries the host does not hurry them.
 
 Each event also has a lag: what it was late by and none of this explains. The model alone, without
 the lags, must reproduce the measured step; how well it does is in every diagnosis and decides
@@ -29,6 +30,9 @@ from gpuprof.distinct import is_in
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
+
+HAND_OVER_NS = 100_000
+"""What a batch that is ready costs the host; 0.05 to 0.12 ms in all recordings seen."""
 
 TRUSTED_ERROR = 0.03
 """A replay that misses the measured step by more than 3 % does not understand the run."""
@@ -136,6 +140,7 @@ def run(
     ended, host_end = yield from _loop(
         program,
         _host_costs(program, change).tolist(),
+        _arrivals(program, change),
         np.rint(call).astype(np.int64).tolist(),
         (program.waits & ~freed).tolist(),
         duration.tolist(),
@@ -166,11 +171,28 @@ def _host_costs(program: Program, change: Change) -> I64:
     if not change.profiled:
         plain = plain - program.profiler_ns
     cost = plain * change.host_scale
-    for label, work in program.work_ns.items():
+    waited = program.arrival_ns > 0
+    inputs = program.work_ns["input"]
+    labelled = {
+        **program.work_ns,
+        "input": np.where(waited, np.minimum(inputs, HAND_OVER_NS), inputs),
+    }
+    for label, work in labelled.items():
         if label != "host":
             cost = cost + work * change.work_scale.get(label, 1.0)
     whole: I64 = np.rint(cost).astype(np.int64)
     return whole
+
+
+def _arrivals(program: Program, change: Change) -> dict[int, tuple[int, int]]:
+    """Item -> when its batch comes, and the work after that; none where input takes no time."""
+    if change.work_scale.get("input", 1.0) == 0.0:
+        return {}
+    left = np.rint(program.left_ns * change.host_scale).astype(np.int64)
+    return {
+        int(i): (int(program.arrival_ns[i]), int(left[i]))
+        for i in np.flatnonzero(program.arrival_ns)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +229,7 @@ def _tables(program: Program) -> _Tables:
 def _loop(
     program: Program,
     work: list[int],
+    arrivals: dict[int, tuple[int, int]],
     call: list[int],
     waits: list[bool],
     occupied: list[int],
@@ -225,6 +248,9 @@ def _loop(
     clock = program.host_start_ns
     for item, events in enumerate(tables.events):
         clock += work[item]
+        if item in arrivals:
+            came, left = arrivals[item]
+            clock = max(clock, came + left)
         for event in events:
             s = stream[event]
             begin = clock + latency[event]
