@@ -94,13 +94,13 @@ def build_program(
         items, stream, start, end, ready
     )
     work, profiler = host_items.work_between(items, host, host_from, cost)
-    arrival, left = host_items.arrivals(items, host, host_from)
     step_of_item = np.clip(
         np.searchsorted(steps.host_start_ns, items.start_ns, side="right") - 1, first, last
     )
     event_item = np.repeat(np.arange(len(items.start_ns)), items.count)
     origin = int(steps.start_ns[first])
     measured = (steps.end_ns - steps.start_ns)[first : last + 1]
+    arrival, left = host_items.arrivals(items, host, host_from, float(measured.mean()))
     ends_with_host = steps.source != "none" and last == len(steps) - 1
     return Program(
         n_steps=last - first + 1,

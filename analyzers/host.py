@@ -113,7 +113,7 @@ class HostActivity:
     presence: lane -> spans in which the thread shows any event at all.
     main_lane: the thread that marks the steps, else the one that launched most; -1 without any.
     stream_waits_ns: when a stream was told to wait for an event of another, ascending.
-    arrivals_ns: when a batch came from worker processes that was waited for, ascending.
+    fetches: when it waited for batches of worker processes; each ends when the batch came.
     """
 
     lanes: tuple[int, ...]
@@ -123,7 +123,7 @@ class HostActivity:
     blocking: BlockingCalls
     recorded: bool
     stream_waits_ns: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    arrivals_ns: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    fetches: Spans = field(default_factory=empty)
 
     def charge(self, lane: I64, start_ns: I64, end_ns: I64) -> dict[str, I64]:
         """Splits stretches of host time by label.
@@ -213,18 +213,17 @@ def host_activity(trace: Trace, launches: Launches, main_lane: int) -> HostActiv
     recorded = any(len(s.start) for s in presence.values())
     waits = np.sort(trace.start_ns[_runtime_rows(trace, _STREAM_WAIT.match)])
     return HostActivity(
-        driving, main_lane, spans, presence, blocking, recorded, waits, _arrivals(trace, driving)
+        driving, main_lane, spans, presence, blocking, recorded, waits, _fetches(trace, driving)
     )
 
 
-def _arrivals(trace: Trace, lanes: tuple[int, ...]) -> I64:
-    """When batches came that worker processes made and the host waited for."""
+def _fetches(trace: Trace, lanes: tuple[int, ...]) -> Spans:
+    """When the host waited for batches that worker processes made."""
     named = trace.name_mask(_WORKERS.match) & trace.is_one_of(
         Category.CPU_OP, Category.USER_ANNOTATION
     )
     waited = named & (trace.dur_ns > HANDED_OVER_NS) & np.isin(trace.lane, lanes)
-    ends: I64 = np.sort(trace.end_ns[waited])
-    return ends
+    return _spans_of(trace, np.flatnonzero(waited))
 
 
 def is_loader_name(name: str) -> bool:

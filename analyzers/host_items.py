@@ -26,6 +26,10 @@ LONG_CALL_NS = 50_000
 """A launch that takes ten times the usual and over 50 µs did more than launch: it waited for a
 place in the queue, or loaded a module."""
 
+WAITED_FRAC = 0.02
+"""Waits for a batch of under 2 % of the step do not show that the loader sets the pace: batches of
+many megabytes take as long to be handed over. Nothing that costs less is named (`LEAST_GAIN`)."""
+
 WAITED_FOR_NS = 20_000
 """It waited for the device if a device event ended in the last 20 µs of the call."""
 
@@ -113,11 +117,11 @@ def work_between(
     )
 
 
-def arrivals(items: Items, host: HostActivity, host_from: int) -> tuple[I64, I64]:
+def arrivals(items: Items, host: HostActivity, host_from: int, step_ns: float) -> tuple[I64, I64]:
     """When a batch from worker processes came in the work before each item, 0 where none was waited
-    for, and what of that work was left then, ns."""
+    for, and what of that work was left then, ns. step_ns: the usual step."""
     previous = np.concatenate(([host_from], np.maximum.accumulate(items.end_ns)[:-1]))
-    came = host.arrivals_ns
+    came = host.fetches.end[host.fetches.lengths > WAITED_FRAC * step_ns]
     if not len(came):
         return np.zeros_like(previous), np.zeros_like(previous)
     latest = came[np.maximum(np.searchsorted(came, items.start_ns, side="right") - 1, 0)]

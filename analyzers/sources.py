@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from gpuprof.stacks import RankStacks
 
 
+SAME_GAIN = 0.01
+"""Gains are shown in whole percents: those that are nearer to each other look the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class OtherSources:
     """Recordings beside the traces; empty fields were not given. files: what was read."""
@@ -138,9 +142,25 @@ def join(traced: Verdicts, others: Sequence[Finding]) -> Verdicts:
             findings[other.cause] = other
     return replace(
         traced,
-        findings=tuple(sorted([*findings.values(), *beside], key=_weight)),
+        findings=_in_order([*findings.values(), *beside]),
         not_judged=tuple(n for n in traced.not_judged if n.cause not in findings),
     )
+
+
+def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Most gain first. What a late rank's own host does is the reason for its lateness, which is
+    one thing and saves the same: the lateness, which says whom the others wait for, comes first."""
+    ordered = sorted(findings, key=_weight)
+    late = next((f for f in ordered if f.cause == "nccl-wait" and f.late_ranks), None)
+    host = next((f for f in ordered if f.cause == "host-overhead" and f.ranks), None)
+    if late is None or host is None or late.gain is None or host.gain is None:
+        return tuple(ordered)
+    same = abs(late.gain.reduction - host.gain.reduction) < SAME_GAIN
+    first = ordered.index(host)
+    if same and set(host.ranks) <= set(late.late_ranks) and first < ordered.index(late):
+        ordered.remove(late)
+        ordered.insert(first, late)
+    return tuple(ordered)
 
 
 def _weight(finding: Finding) -> tuple[int, float, bool]:

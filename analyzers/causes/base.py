@@ -148,6 +148,25 @@ class RunView:
             return share
         return min(max(own.reduction, share), share + exposed)
 
+    def share_behind_waits(self, share: float, *removed: str) -> float:
+        """A share of the step, with the time of other waits that the cause keeps from being hidden.
+
+        Loading in the training process costs nothing while the device still has work queued. What
+        empties the queue, or keeps it from being filled, brings that wait out: the budget charges
+        it to the loader, though either of both would end it.
+
+        Args:
+            share: What the budget charges to the cause.
+            removed: Its parts of the step (see `gpuprof.analyzers.pricing`).
+        """
+        exposed = self.share("input", "checkpoint")
+        if share >= self.named_from or share + exposed < self.named_from:
+            return share
+        own = self.price(*removed)
+        if own is None or own.reduction < self.named_from:
+            return share
+        return min(own.reduction, share + exposed)
+
     def share_of(self, rank: RankAccount, *buckets: str) -> float:
         share = rank.main.budget.frac()
         return sum(share[bucket] for bucket in buckets)
@@ -285,6 +304,21 @@ def finding(
         evidence=tuple(evidence),
         fixes=tuple(fixes),
     )
+
+
+def held_open(share: float, charged: float) -> list[Evidence]:
+    """What `RunView.share_behind_waits` found, if it did."""
+    if share <= charged:
+        return []
+    return [
+        Evidence(
+            text=f"The budget charges {percent(charged)} of the step to this. But it takes the time"
+            f" in which queued work would hide other waits, of which {percent(share)} of the step"
+            " shows only for that reason.",
+            value=round(share, 4),
+            unit="share of step",
+        )
+    ]
 
 
 def too_little(what: str, share: float, run: RunView) -> str:

@@ -37,6 +37,7 @@ from gpuprof.analyzers.causes.base import (
     Verdict,
     confidence,
     finding,
+    held_open,
     too_little,
 )
 from gpuprof.analyzers.copies import exposed_ns, find_copies
@@ -90,7 +91,8 @@ def judge(run: RunView) -> Verdict:
     if not any(len(each) for each in saves):
         return _without_saves(run)
     shares = [_share(rank) for rank in run.ranks]
-    share = float(np.mean(shares))
+    charged = float(np.mean(shares))
+    share = run.share_behind_waits(charged, "checkpoint")
     if share < run.named_from:
         first = max(saves, key=len)
         return RuledOut(
@@ -109,13 +111,16 @@ def judge(run: RunView) -> Verdict:
     rank, mine = run.ranks[worst], saves[worst]
     # One save in the window proves the pause, but not how often it comes.
     certain = 0.97 if mine.period is not None else 0.85
+    title = f"Training stops for checkpoints {percent(share)} of the recorded time"
+    if share > charged:
+        title = f"Checkpoints keep other waits, {percent(share)} of the step, from being hidden"
     return finding(
         ID,
-        f"Training stops for checkpoints {percent(share)} of the recorded time",
+        title,
         share=share,
         gain=_explained(gain),
         confidence=confidence(run, share, gain, certain=certain),
-        evidence=_evidence(run, rank, saves, worst, share),
+        evidence=[*held_open(share, charged), *_evidence(run, rank, saves, worst, charged)],
         fixes=_fixes(run, saves, mine),
         where=with_called_lines(_where(rank.lines), run.told, rank.rank, "checkpoint"),
         ranks=tuple(

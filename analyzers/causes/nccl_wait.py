@@ -104,7 +104,9 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
         tables = [exposed_collectives(rank) for rank in run.ranks]
         return RuledOut(cause=ID, why=_hidden(run, tables, share))
     waiting = min(waiting_frac(run.ranks, comparison), share)
-    late = comparison.late_ranks if waiting >= run.named_from else ()
+    # A late rank waits for nobody, though its steps are as long as those that wait for it.
+    waited = waiting_frac(run.ranks, comparison, comparison.late_ranks)
+    late = comparison.late_ranks if waited >= run.named_from else ()
     if late:
         gain = _punctual(run, comparison, late)
         if gain is not None and gain.reduction < LEAST_GAIN:

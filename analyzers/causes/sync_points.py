@@ -36,6 +36,7 @@ from gpuprof.analyzers.causes.base import (
     Verdict,
     confidence,
     finding,
+    held_open,
     too_little,
 )
 from gpuprof.analyzers.host import SAME_COPY_NS, Blocking
@@ -83,7 +84,11 @@ def judge(run: RunView) -> Verdict:
         )
     calls = sum(int(_counted(rank).sum()) for rank in run.ranks)
     share = float(np.mean([_share(rank) for rank in run.ranks]))
-    share = run.share_behind_communication(share, "sync") if calls else share
+    if calls:
+        share = run.share_behind_communication(share, "sync")
+    charged = share
+    if calls:
+        share = run.share_behind_waits(share, "sync")
     if not calls:
         return RuledOut(cause=ID, why="no call in the recorded steps waits for the device")
     if share < run.named_from:
@@ -96,13 +101,16 @@ def judge(run: RunView) -> Verdict:
             f" them the step would be only {percent(gain.reduction)} shorter",
         )
     worst = max(run.ranks, key=_share)
+    title = f"Blocking calls leave the device idle {percent(share)} of each step"
+    if share > charged:
+        title = f"Blocking calls keep other waits, {percent(share)} of each step, from being hidden"
     return finding(
         ID,
-        f"Blocking calls leave the device idle {percent(share)} of each step",
+        title,
         share=share,
         gain=_explained(gain),
         confidence=confidence(run, share, gain, certain=0.95),
-        evidence=_evidence(run, worst, share),
+        evidence=[*held_open(share, charged), *_evidence(run, worst, charged)],
         fixes=_fixes(run, worst),
         where=with_called_lines(_where(worst.lines), run.told, worst.rank, "sync"),
         ranks=tuple(rank.rank for rank in run.ranks if _share(rank) >= run.named_from),
