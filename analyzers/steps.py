@@ -166,6 +166,7 @@ def steps_on_device(
     last_end = np.zeros(n_steps, np.int64)
     np.maximum.at(last_end, step[inside], launches.end_ns[events][inside])
     end = np.maximum.accumulate(np.where(counts > 0, last_end, issued_end))
+    end = np.maximum(end, issued_start[0])  # damaged times: a kernel that is done before its launch
     # The host's work after the last kernel belongs to the last step, as it does to all others.
     end[-1] = max(int(end[-1]), int(issued_end[-1]))
     start = np.concatenate(([issued_start[0]], end[:-1]))

@@ -53,6 +53,10 @@ not come back in every step, so it takes twice as much to name a cause."""
 LEAST_GAIN = 0.02
 """A cause whose removal alone makes the step less than 2 % shorter is not worth a reader's time."""
 
+CERTAIN = 0.97
+"""Of a cause whose share was measured and whose gain a replay confirms. By Laplace's rule of
+succession: all of 34 labelled recordings are judged rightly, so the next one is with 35/36."""
+
 MOST_WINDOWS = 3
 """Places in the timeline that one piece of evidence points at."""
 
@@ -255,12 +259,20 @@ def severity(share: float) -> Severity:
     return "critical" if share >= CRITICAL_FROM else "warning"
 
 
-def confidence(run: RunView, share: float, gain: Gain | None, certain: float = 0.97) -> float:
-    """How sure a finding is, 0 to 1.
+def confidence(
+    run: RunView,
+    share: float,
+    gain: Gain | None,
+    certain: float = CERTAIN,
+    *,
+    compared: bool = False,
+) -> float:
+    """How sure a finding is, 0 to 1: that the repair would really make the step shorter.
 
     Starts at `certain` (what the kind of evidence is worth), and falls when there are fewer than
-    two steps (one may be odd: 0.75), no steps (0.7), no replay to confirm it (0.6), and within
-    half a band of the threshold, where noise decides.
+    two steps (one may be odd: 0.75), no steps (0.7), and no replay to confirm it (0.6), unless
+    ranks were compared, which confirm each other. A gain between `LEAST_GAIN` and the band is worth
+    0.6 to 0.9: there a small error of the replay decides.
     """
     value = certain
     steps = max(len(rank.main.steps.length_ns) for rank in run.ranks)
@@ -268,10 +280,11 @@ def confidence(run: RunView, share: float, gain: Gain | None, certain: float = 0
         value = min(value, 0.7)
     elif steps < 2:
         value = min(value, 0.75)
-    if gain is None:
+    if gain is None and not compared:
         value = min(value, 0.6)
-    margin = (share - run.named_from) / run.named_from
-    if margin < 0.5:
+    saved = share if gain is None else gain.reduction
+    margin = (saved - LEAST_GAIN) / (run.named_from - LEAST_GAIN)
+    if margin < 1.0:
         value = min(value, 0.6 + 0.3 * max(margin, 0.0))
     return round(value, 2)
 

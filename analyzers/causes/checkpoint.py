@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
+    CERTAIN,
     LEAST_GAIN,
     Cause,
     RunView,
@@ -110,7 +111,7 @@ def judge(run: RunView) -> Verdict:
     worst = int(np.argmax(shares))
     rank, mine = run.ranks[worst], saves[worst]
     # One save in the window proves the pause, but not how often it comes.
-    certain = 0.97 if mine.period is not None else 0.85
+    certain = CERTAIN if mine.period is not None else 0.85
     title = f"Training stops for checkpoints {percent(share)} of the recorded time"
     if share > charged:
         title = f"Checkpoints keep other waits, {percent(share)} of the step, from being hidden"

@@ -100,7 +100,7 @@ def judge(run: RunView) -> Verdict:
         f"The {who} {percent(share)} of each step",
         share=share,
         gain=_credited(gain, run, share),
-        confidence=confidence(run, share, gain, certain=0.95),
+        confidence=confidence(run, share, gain),
         evidence=_evidence(run, worst, share, unprofiled),
         fixes=_fixes(run, worst),
         where=_where(worst.lines),

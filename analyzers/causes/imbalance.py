@@ -99,7 +99,7 @@ def judge(run: RunView) -> Verdict:
         _title(skew, bubble, uneven),
         share=share,
         gain=gain,
-        confidence=confidence(run, share, gain, certain=0.93 if uneven else 0.8),
+        confidence=confidence(run, share, gain, 0.93 if uneven else 0.8, compared=True),
         evidence=[
             *(_skew_evidence(skew, "rank") if uneven or bubble is None else []),
             *(_kernel_evidence(run, skew) if uneven else []),

@@ -88,7 +88,7 @@ def judge(run: RunView) -> Verdict:
         f"Copies between host and device hold up {percent(share)} of each step",
         share=share,
         gain=_explained(gain),
-        confidence=confidence(run, share, gain, certain=0.95),
+        confidence=confidence(run, share, gain),
         evidence=_evidence(run, rank, mine, kinds, share),
         fixes=_fixes(run, mine, kinds),
         where=_where(rank.lines),

@@ -31,6 +31,7 @@ import numpy as np
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
+    CERTAIN,
     LEAST_GAIN,
     MOST_WINDOWS,
     Cause,
@@ -130,7 +131,7 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
         title = f"Communication that nothing hides takes {percent(share)} of each step"
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
     table = exposed_collectives(worst)
-    certain = 0.95 if all(one.lasting for one in comparison.late) else 0.85
+    certain = CERTAIN if all(one.lasting for one in comparison.late) else 0.85
     return finding(
         ID,
         title,

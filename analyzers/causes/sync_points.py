@@ -109,7 +109,7 @@ def judge(run: RunView) -> Verdict:
         title,
         share=share,
         gain=_explained(gain),
-        confidence=confidence(run, share, gain, certain=0.95),
+        confidence=confidence(run, share, gain),
         evidence=[*held_open(share, charged), *_evidence(run, worst, charged)],
         fixes=_fixes(run, worst),
         where=with_called_lines(_where(worst.lines), run.told, worst.rank, "sync"),

@@ -135,8 +135,17 @@ def test_confidence_falls_with_what_is_missing() -> None:
     assert confidence(one, 0.3, GAIN) == 0.75
     assert confidence(none, 0.3, GAIN) == 0.7
     assert confidence(many, 0.3, None) == 0.6
-    assert confidence(many, 0.05, GAIN) == 0.6
-    assert confidence(many, 0.06, GAIN) == pytest.approx(0.66)
+    assert confidence(many, 0.3, None, compared=True) == 0.97
+
+
+def test_a_gain_near_nothing_is_less_sure_than_a_large_one() -> None:
+    """A small error of the replay decides whether the repair saves anything."""
+    run = view(training(5))
+    sure = [
+        confidence(run, 0.3, Gain(step_ms=1.0, reduction=gain, low=gain, high=gain))
+        for gain in (0.02, 0.035, 0.05)
+    ]
+    assert sure == [0.6, pytest.approx(0.75), 0.97]
     assert confidence(many, 0.08, GAIN) == 0.97
 
 
