@@ -213,10 +213,6 @@ def test_an_untrusted_replay_quotes_no_gain_and_is_less_sure() -> None:
     assert finding.share > 0.7
 
 
-def test_near_the_band_it_is_less_sure() -> None:
-    assert found(waiting(60)).confidence < 0.7 < found(waiting(200)).confidence
-
-
 def test_on_a_cpu_the_wait_is_found_as_well() -> None:
     finding = found(cpu_training(5, compute_us=600, load_us=400))
     assert finding.share == pytest.approx(0.4)
