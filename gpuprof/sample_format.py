@@ -11,13 +11,19 @@ columns says why. A failed read is never 0.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Annotated
 
 import msgspec
 
 FORMAT = "gpuprof-samples"
 VERSION = 1
 
-Number = int | float
+MOST = 2**61
+"""Whole numbers beyond this are damage: a sum of three still fits into 64 bits. As ns since 1970 it
+is a day of the year 2043."""
+
+Whole = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
+Number = Whole | float
 
 
 class Status(IntEnum):
@@ -64,25 +70,25 @@ class Header(Record, tag="header", kw_only=True, omit_defaults=False):
     """First line of each segment."""
 
     format: str = FORMAT
-    version: int = VERSION
-    segment: int
+    version: Whole = VERSION
+    segment: Whole
     node: str
     boot_id: str = ""
-    pid: int
+    pid: Whole
     gpuprof: str = ""
 
 
 class Clock(Record, tag="clock"):
     """The same moment on both clocks, ns."""
 
-    t: int
-    unix: int
+    t: Whole
+    unix: Whole
 
 
 class Columns(Record, tag="columns"):
     """Declares what the values of rows with this `c` are. `scope` is gpu:0, host, rank:3, …"""
 
-    c: int
+    c: Whole
     scope: str
     tier: str
     names: list[str]
@@ -91,7 +97,7 @@ class Columns(Record, tag="columns"):
 class Device(Record, tag="device"):
     """A GPU: its place in NVML's order, its UUID, and what does not change."""
 
-    g: int
+    g: Whole
     uuid: str = ""
     name: str = ""
     facts: dict[str, Number | str | bool | None] = {}
@@ -106,8 +112,8 @@ class Rank(Record, tag="rank"):
     uses one. `cpus` and `mems` are the CPUs and NUMA nodes that it may use, as Linux lists them.
     """
 
-    pid: int
-    rank: int = -1
+    pid: Whole
+    rank: Whole = -1
     uuids: list[str] = []
     cpus: str = ""
     mems: str = ""
@@ -116,8 +122,8 @@ class Rank(Record, tag="rank"):
 class StatusChange(Record, tag="status"):
     """All metrics of these columns that cannot be read from `t` on, and why. Empty: all can."""
 
-    c: int
-    t: int
+    c: Whole
+    t: Whole
     s: dict[str, str] = {}
     why: dict[str, str] = {}
 
@@ -125,9 +131,9 @@ class StatusChange(Record, tag="status"):
 class Row(Record, tag="row", kw_only=True):
     """One reading: begun at `t`, done `d` ns later."""
 
-    c: int
-    t: int
-    d: int = 0
+    c: Whole
+    t: Whole
+    d: Whole = 0
     v: list[Number | None]
 
 
@@ -136,8 +142,8 @@ class Ring(Record, tag="ring"):
 
     scope: str
     m: str
-    t: int
-    dt: list[int]
+    t: Whole
+    dt: list[Whole]
     v: list[Number]
 
 
@@ -145,8 +151,8 @@ class Window(Record, tag="window"):
     """The window over which the driver averages utilization, measured on this device."""
 
     scope: str
-    window_ns: int
-    samples: int
+    window_ns: Whole
+    samples: Whole
     clock: str = ""
 
 
@@ -154,7 +160,7 @@ class Processes(Record, tag="processes"):
     """Who runs on a GPU: (pid, used bytes or null, SM share or null, name) each."""
 
     scope: str
-    t: int
+    t: Whole
     p: list[tuple[int, int | None, float | None, str]]
 
 
@@ -162,16 +168,16 @@ class Event(Record, tag="event"):
     """Something that happened at a moment: an Xid (`data` is its number), an ECC event, …"""
 
     scope: str
-    t: int
+    t: Whole
     type: str
-    data: int = 0
+    data: Whole = 0
     text: str = ""
 
 
 class Note(Record, tag="note"):
     """The sampler on itself: a restart of the reader, a hung call, dropped segments."""
 
-    t: int
+    t: Whole
     text: str
     scope: str = ""
     call: str = ""
@@ -180,7 +186,7 @@ class Note(Record, tag="note"):
 class End(Record, tag="end"):
     """The last line of a recording that ended in order."""
 
-    t: int
+    t: Whole
     why: str
 
 

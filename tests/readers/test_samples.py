@@ -106,6 +106,17 @@ def test_columns_of_another_sampler_are_other_columns(tmp_path: Path) -> None:
     assert len(found.series["util_frac", "gpu:0"]) == 4
 
 
+@pytest.mark.parametrize("number", [2**63, -(2**70), 10**400])
+def test_a_number_that_no_column_holds_is_a_damaged_line(tmp_path: Path, number: int) -> None:
+    lines = b"".join(map(line, [header(), *body()]))
+    for text in ('{"k":"row","c":1,"t":%d,"v":[0.5,1]}', '{"k":"row","c":1,"t":5,"v":[0.5,%d]}'):
+        lines += (text % number).encode() + b"\n"
+    (tmp_path / "n-0000.jsonl").write_bytes(lines)
+    (found,) = read_samples(tmp_path)
+    assert len(found.series["util_frac", "gpu:0"]) == 4
+    assert "2 damaged lines" in " ".join(found.warnings)
+
+
 def test_a_clock_that_is_set_is_followed(tmp_path: Path) -> None:
     records = [
         header(),
