@@ -58,6 +58,10 @@ transfer: in real traces of eight ranks that arrive together, ends differ by up 
 HALF = 0.5
 """A rank that bears half as much as the worst one of a step is late in it as well."""
 
+STEADY = 0.7
+"""In so few steps that none can be left out, a rank is late when the step in which it is least so
+costs 0.7 of the mean: one stall, or another share of the data in each step, varies by more."""
+
 STALL_HIDES_BELOW = 64
 """With at least this many ranks the second worst one is the measure: in a large job some rank
 stalls in many steps, and that must not hide one that is late in all. Smaller jobs would pay for it
@@ -216,7 +220,8 @@ def _step_tests(blame_ns: F64, step_ns: F64) -> tuple[I64, F64]:
         usual = np.minimum(blame_ns, np.partition(blame_ns, -2, axis=0)[-2])
     sized = by_size((blame_ns - usual.mean(axis=0)) / np.maximum(step_ns, 1.0), trim)
     if not trim:  # nothing protects a plain mean from one stalled step
-        sized = np.where(times == n_steps, sized, 1.0)
+        steady = blame_ns.min(axis=1) >= STEADY * blame_ns.mean(axis=1)
+        sized = np.where(steady, sized, 1.0)
     return times, np.minimum(2 * np.minimum(counted, sized), 1.0)
 
 
@@ -242,10 +247,22 @@ def by_size(above: F64, trim: int) -> F64:
     winsorized = np.clip(ordered, ordered[:, [trim]], ordered[:, [n - trim - 1]])
     squares = ((winsorized - winsorized.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
     # Most ranks never stall, so the pooled spread alone would take two stalls for constancy.
-    error = np.sqrt(np.maximum(squares, squares.mean()) / (kept * (kept - 1)))
+    pooled = squares.mean()
+    if not trim and n_ranks >= CLIPPED_FROM:
+        pooled = _without_stalled(squares)
+    error = np.sqrt(np.maximum(squares, pooled) / (kept * (kept - 1)))
     df = (n_ranks - 1) * (kept - 1)
     pairs = zip(mean.tolist(), error.tolist(), strict=True)
     return np.array([_student_tail(m, e, df) for m, e in pairs])
+
+
+def _without_stalled(squares: F64) -> float:
+    """The mean of sums of squares, from all but the largest: a rank that stalls must not hide that
+    another is late. What is missing is made up for as for exponential variables, whose largest of n
+    is expected to be 1 + 1/2 + … + 1/n times their mean; sums of more squares spread less."""
+    n = len(squares)
+    harmonic = float((1.0 / np.arange(1, n + 1)).sum())
+    return float((squares.sum() - squares.max()) / (n - harmonic))
 
 
 def _without_worst(blame_ns: F64, step_ns: F64, worst_ns: F64) -> F64:
