@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.program import NO_EVENT
+from gpuprof.distinct import quantile
 
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -31,7 +32,7 @@ def launch_latency(offsets: I64, device_free: Bools) -> int:
     if not len(alone):
         alone = offsets[offsets >= 0]
         return min(int(alone.min()), LATENCY_UNSEEN_NS) if len(alone) else 0
-    return int(np.quantile(alone, LATENCY_QUANTILE))
+    return int(quantile(alone, LATENCY_QUANTILE))
 
 
 def turnaround(start: I64, previous_end: I64, others_ns: I64) -> int:

@@ -130,4 +130,4 @@ def _skew(early_ns: I64) -> int:
     late = late[late < MAX_SKEW_NS]
     if len(late) < 3:
         return 0
-    return int(np.quantile(late, SKEW_QUANTILE, method="lower"))
+    return int(np.sort(late)[int(SKEW_QUANTILE * (len(late) - 1))])

@@ -18,6 +18,7 @@ from gpuprof.analyzers.idle import IdleGaps
 from gpuprof.analyzers.overhead import MAX_FRAC, ProfilerCost
 from gpuprof.analyzers.program import Program, Region
 from gpuprof.analyzers.replay import TRUSTED_ERROR, Change, Replayed, replay
+from gpuprof.distinct import quantile
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -274,7 +275,7 @@ def price_of(base: Replayed, changed: Replayed) -> Price:
     reduction = 1.0 - changed.total_ns / total
     per_step = 1.0 - changed.step_ns / np.maximum(base.step_ns, 1.0)
     if len(per_step) > ALL_STEPS:
-        low, high = np.percentile(per_step, RANGE_PERCENTILES)
+        low, high = (quantile(per_step, percent / 100) for percent in RANGE_PERCENTILES)
     else:
         low, high = per_step.min(), per_step.max()
     return Price(

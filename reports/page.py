@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuprof.diagnosis import Diagnosis, Finding, Window, to_json
-from gpuprof.reports import budget, charts, lanes, overview, story, text
+from gpuprof.reports import budget, charts, lanes, overview, story, template_code, text
 from gpuprof.reports.curves import GpuCurves
 from gpuprof.reports.words import Catalog
 from gpuprof.trace import Trace
@@ -209,7 +209,7 @@ def render(
         thinned: whether the timeline leaves events out (then its notes stand beside it too).
         gpus: what was sampled over the run.
     """
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, StrictUndefined, Template
     from markupsafe import Markup, escape
 
     def plain(value: Any) -> Any:
@@ -254,7 +254,9 @@ def render(
     warnings = list(diagnosis.warnings[:MAX_ITEMS])
     warnings += _excess(len(diagnosis.warnings) - MAX_ITEMS, words)
     reductions = sorted(diagnosis.bound.reductions.items(), key=lambda item: -item[1])
-    return environment.from_string(template).render(
+    code_of_page = template_code.compiled(environment, template)
+    page = Template.from_code(environment, code_of_page, environment.make_globals(None))
+    return page.render(
         d=diagnosis,
         language=words.language,
         say=words.say,
