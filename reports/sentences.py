@@ -29,13 +29,14 @@ MAX_DEPTH = 3
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _SPACE = "[ \u00a0]"
+_OF_RANK = re.compile(r"([Rr]ank \d+): (?=\S)")
 _NEXT_SENTENCE = re.compile(r"(?<=[.!?])[ \u00a0](?=[^\W\d_a-z]|\d|`)")
 
 _NUMBERS = frozenset(
     {
         "share", "gain", "least", "busy", "idle", "lost", "spread", "fill", "units", "saved",
         "error", "wait", "rest", "beside", "ms", "us", "step", "max", "mean", "m", "own", "others",
-        "alone", "p", "low", "high", "rate",
+        "alone", "p", "low", "high", "rate", "count", "all",
     }
 )  # fmt: skip
 """Fields that are numbers, with a unit or without: nothing else fits there."""
@@ -99,6 +100,9 @@ class Translator:
         """The text in the other language, or as it is; whole, else sentence by sentence."""
         if not text or len(text) > MAX_LENGTH:
             return text
+        of_rank = _OF_RANK.match(text)
+        if of_rank is not None:
+            return f"{of_rank[1]}：{self._say(text[of_rank.end() :])}"
         whole = self._whole(text, 0)
         if whole is not None:
             return whole

@@ -130,6 +130,8 @@ def test_what_nobody_translated_stays_english_and_the_rest_is_not_bent() -> None
         said("Load with 4 processes. Nobody knows this.") == "用 4 个进程加载。Nobody knows this."
     )
     assert said("") == ""
+    assert said("rank 3: Load with 4 processes") == "rank 3：用 4 个进程加载"
+    assert said("rank 3: nobody knows this") == "rank 3：nobody knows this"
     hostile = "Load with {n}{0}{__class__} processes"
     assert said(hostile) == "用 {n}{0}{__class__} 个进程加载"
 
