@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fixtures.runs import cpu_training, diagnosed, training
@@ -114,6 +114,7 @@ SHARES = st.floats(0, 1)
 TEXTS = st.text(max_size=20)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.builds(
         Finding,
