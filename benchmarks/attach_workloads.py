@@ -163,7 +163,8 @@ def main() -> int:
             at = f"{place(findings[0])} in {function_at(findings[0])}" if findings else "–"
             at = at.removeprefix("– in ")
             lined = re.search(planted.line, at) is not None
-            placed = "–" if at in ("", "–") else "right" if lined else "WRONG"
+            has_line = bool(findings and findings[0].where and findings[0].where[0].line)
+            placed = "–" if not has_line else "right" if lined else "WRONG"
         right += good and done.goes_on and placed != "WRONG"
         late = ",".join(str(r) for r in findings[0].late_ranks) if findings else ""
         print(

@@ -38,6 +38,9 @@ step takes seconds."""
 STEPLESS_TIMED_S = 3.0
 """The same where the user has asked for seconds, not for steps."""
 STEPLESS_WINDOW_S = 2.0
+IMPORTING_S = 30.0
+"""A main thread that imports something is only starting; one that does so for longer trains in
+there."""
 STUCK_S = 60.0
 ROOM_S = 2.0
 """A profiler that the program starts on another thread waits so long for the main one."""
@@ -62,7 +65,7 @@ class Agent:
         self.windows = Windows(plan, self.error, self.hooks.syncs)
         self.beats: list[int] = []  # ends of steps, ns since the epoch
         self.start_at: int | None = None
-        self.asked_s = time.monotonic()
+        self.asked_s = self.began_s = time.monotonic()
         self.stop_ns = 0
         self.leaving = False
         self.left = threading.Event()
@@ -101,6 +104,9 @@ class Agent:
     def is_recording(self) -> bool:
         return self.windows.profile is not None
 
+    def is_recording_steps(self) -> bool:
+        return self.is_recording() and not self.windows.timed
+
     def beat(self) -> None:
         """A step has ended. What fails here ends the recording, never the loop."""
         windows = self.windows
@@ -113,6 +119,8 @@ class Agent:
                     windows.open(len(self.beats))
             elif self.leaving:
                 windows.close()
+            elif windows.timed:  # so there are steps: the program was only starting
+                windows.close(drop=True, again=True)
             else:
                 windows.step()
         except Exception as error:
@@ -191,7 +199,9 @@ class Agent:
             self.on_main(windows.close)
         elif windows.may_open() and not self.beats:
             patience_s = STEPLESS_TIMED_S if windows.plan[0]["seconds"] else STEPLESS_S
-            if now_s - self.asked_s > patience_s and time.time_ns() > self.stop_ns:
+            if self.is_importing() and now_s - self.began_s < IMPORTING_S:
+                self.asked_s = now_s
+            elif now_s - self.asked_s > patience_s and time.time_ns() > self.stop_ns:
                 self.stop_ns = time.time_ns() + int(STUCK_S * 1e9)  # asked once, then again
                 self.on_main(self._open_timed)
         self.mail.put(
@@ -205,6 +215,15 @@ class Agent:
                 "errors": self.mail.errors,
             },
         )
+
+    def is_importing(self) -> bool:
+        """Whether the main thread imports something: the program is only starting."""
+        frame: Any = sys._current_frames().get(self.main or 0)
+        while frame is not None:
+            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+                return True
+            frame = frame.f_back
+        return False
 
     def _open_timed(self) -> None:
         if self.windows.may_open() and not self.leaving:

@@ -171,7 +171,7 @@ class Hooks:
         """Told by torch after each step of any optimizer; the first one seen sets the beat."""
         if os.getpid() != self.pid or threading.get_ident() != self.main:
             return
-        if self.source != "optimizer" and not self.agent.is_recording():
+        if self.source != "optimizer" and not self.agent.is_recording_steps():
             self.source, self.beat_of = "optimizer", id(optimizer)
         if id(optimizer) == self.beat_of and self.source == "optimizer":
             self.agent.beat()

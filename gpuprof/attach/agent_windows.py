@@ -134,8 +134,9 @@ class Windows:
         finally:
             self.ours = False
 
-    def close(self, drop: bool = False) -> None:
-        """Stops the profiler; what it holds is exported later, or dropped."""
+    def close(self, drop: bool = False, again: bool = False) -> None:
+        """Stops the profiler; what it holds is exported later, or dropped. again: the same window
+        is still to come."""
         profile, window, timed, done = self.profile, self.window, self.timed, self.done_steps
         if profile is None:
             return
@@ -146,7 +147,7 @@ class Windows:
             profile.stop()
         finally:
             self.profile, self.window, self.timed = None, {}, False
-            self.plan = self.plan[1:]
+            self.plan = self.plan if again else self.plan[1:]
             if self.counts_steps:
                 forget_steps(sys.modules["torch"])
         window.update(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import gpuprof
-from fixtures.attached import PATIENCE_S, Loop, is_recording, wait_until
+from fixtures.attached import PATIENCE_S, Loop, is_recording, mailbox_word, wait_until
 from gpuprof.attach import access, enter, standstill, targets
 from gpuprof.errors import GpuprofError
 
@@ -53,6 +53,19 @@ with profile() as prof:
 open("counted", "w").write(str(sum(e.name.startswith("aten::") for e in prof.events())))
 os.rename("counted", "theirs")
 while True: step()
+"""
+STARTS_LATE = """
+import os, time, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+log = open("losses", "w", buffering=1)
+log.write("waits\\n")
+while not os.path.exists("now"): time.sleep(0.01)
+while True:
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    log.write("step" * 10 + "\\n")
+    time.sleep(0.005)
 """
 NATIVE = """
 import torch, time
@@ -271,6 +284,28 @@ def test_a_loop_without_steps_is_recorded_by_time(tmp_path, start, needs_ptrace)
     done = attach(tmp_path, child.pid, "--duration", "0.2", "--no-attribution")
     assert done.returncode == 0, done.stderr
     assert child.poll() is None
+
+
+def test_a_program_that_was_only_starting_is_recorded_by_steps(
+    tmp_path, start, needs_ptrace
+) -> None:
+    """What was begun by time, for want of steps, ends with the first of them and begins anew."""
+    child = start(STARTS_LATE, wait_for="losses")
+    first = subprocess.Popen(
+        [*ATTACH, str(child.pid), "--duration", "60", "--out", os.fspath(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: mailbox_word(child.pid, "progress").get("open") == "timing", "it records")
+    (tmp_path / "now").touch()
+    wait_until(lambda: is_recording(child.pid), "a step was recorded")
+    first.send_signal(signal.SIGINT)
+    out, errors = first.communicate(timeout=3 * PATIENCE_S)
+    assert first.returncode == 0, errors
+    assert "marked by the profiler" in " ".join(out.split())
+    assert gpuprof.load(tmp_path / "run").ranks[0].windows[0].steps >= 1
+    goes_on(tmp_path, child)
 
 
 def test_stuck_in_native_code_is_said(tmp_path, start, needs_ptrace, monkeypatch) -> None:
