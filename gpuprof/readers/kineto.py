@@ -81,5 +81,5 @@ def read_trace(path: str | os.PathLike[str], *, block_bytes: int = BLOCK_BYTES) 
         source.finish()
         if scanner is not None:
             scanner.close()
-    refuse(source.path, stream, builder, source.damaged)
+    refuse(source.path, stream, builder, source.damaged, decoder.dropped)
     return Assembly(source, stream, builder, decoder).trace()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from gpuprof.errors import InputError
 from gpuprof.readers.files import sniff_bytes
@@ -25,6 +26,9 @@ MAGICS: tuple[tuple[bytes, str, str], ...] = (
     (b"\x7fELF", "a program", RECORD),
 )
 HTML = re.compile(rb"\s*<(?:!doctype html|html|head|\?xml|script)", re.IGNORECASE)
+MEMORY_TIMELINE = re.compile(rb"\s*\[\s*(?:\[\s*)?-?\d")
+"""A list of times, or of lists of numbers."""
+
 OTHER_KINDS = {
     "nccl-log": "an NCCL log",
     "smi-csv": "an nvidia-smi CSV",
@@ -33,8 +37,14 @@ OTHER_KINDS = {
 }
 
 
-def refuse(path: str, stream: EventStream, builder: ColumnBuilder, damaged: str) -> None:
+def refuse(
+    path: str, stream: EventStream, builder: ColumnBuilder, damaged: str, dropped: Counter[str]
+) -> None:
     """Raises unless the file held events of a Kineto trace.
+
+    Args:
+        damaged: What is wrong with the compressed stream, "" where nothing is.
+        dropped: Events that couldn't be decoded, by reason.
 
     Raises:
         InputError: it did not; the message says what it is instead.
@@ -44,17 +54,17 @@ def refuse(path: str, stream: EventStream, builder: ColumnBuilder, damaged: str)
     if builder.rows and kineto:
         return
     if stream.saw_events and kineto:
-        dropped = sum(builder.dropped.values())
-        what = f"none of its {dropped:,} events can be read" if dropped else "it holds no events"
+        lost = sum(builder.dropped.values()) + sum(dropped.values())
+        what = f"none of its {lost:,} events can be read" if lost else "it holds no events"
         raise InputError(
             f"{path} is a Kineto trace, but {what}",
             hint="record at least one whole step inside the profiler",
         )
-    what, todo = _other(stream, builder, damaged)
+    what, todo = _other(stream, builder, damaged, sum(dropped.values()))
     raise InputError(f"{path} {what}", hint=todo)
 
 
-def _other(stream: EventStream, builder: ColumnBuilder, damaged: str) -> tuple[str, str]:
+def _other(stream: EventStream, builder: ColumnBuilder, damaged: str, lost: int) -> tuple[str, str]:
     start, keys = stream.start, stream.header.keys()
     if not start.strip():
         return (f"cannot be read, {damaged}", RECORD) if damaged else ("is empty", RECORD)
@@ -73,7 +83,7 @@ def _other(stream: EventStream, builder: ColumnBuilder, damaged: str) -> tuple[s
     if {"segments", "device_traces"} & keys:
         return "is a CUDA memory snapshot, not a Kineto trace", RECORD
     if any(re.fullmatch(r"cpu|(?:cuda|xpu|hip):\d+", key) for key in keys) or (
-        stream.saw_events and not builder.events and start.lstrip()[:2] in (b"[[", b"[0", b"[1")
+        stream.saw_events and not builder.events and MEMORY_TIMELINE.match(start)
     ):
         return "is a memory timeline, not a Kineto trace", RECORD
     if stream.saw_events:
@@ -87,6 +97,8 @@ def _other(stream: EventStream, builder: ColumnBuilder, damaged: str) -> tuple[s
                 + (f" (categories: {found})" if found else ""),
                 RECORD,
             )
+        if lost:
+            return f"is JSON whose events can't be read ({lost:,} of them)", RECORD
         return "is JSON without events", RECORD
     if stream.truncated:
         return "ends before its traceEvents", "record it again, or copy the whole file"

@@ -444,3 +444,13 @@ def test_a_cut_behind_the_events_is_noticed(tmp_path: Path) -> None:
     trace = load(tmp_path, data[: data.rindex(b'"traceName"')])
     assert len(trace) == 8
     assert trace.meta.truncated
+
+
+def test_rows_that_are_left_out_do_not_count_in_the_order_of_lanes(tmp_path: Path) -> None:
+    """Lanes are numbered by the rows that use them."""
+    document = sample().op("late", start_us=150, dur_us=1, thread=2).document()
+    plain = load(tmp_path, document).lanes
+    later = next(event for event in document["traceEvents"] if event.get("name") == "late")
+    damaged = {"ph": "X", "cat": "cpu_op", "name": "bad", "ts": 1, "dur": -5}
+    document["traceEvents"].insert(0, {**damaged, "pid": later["pid"], "tid": later["tid"]})
+    assert load(tmp_path, document).lanes == plain

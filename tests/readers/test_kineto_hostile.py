@@ -220,6 +220,12 @@ def test_large_header_values_are_skipped(tmp_path: Path, monkeypatch: pytest.Mon
         (b'{"a": 1}', "without traceEvents"),
         (b"{}", "without traceEvents"),
         (b"[]", "without events"),
+        pytest.param(b"[" * 3000, "without events", id="deep list"),
+        pytest.param(
+            b'{"traceEvents": [{"ph": "X", "args": ' + b"[" * 5000 + b"]" * 5000 + b"}]}",
+            "can't be read (1 of them)",
+            id="deep event",
+        ),
         (b'{"a": [1, 2', "ends before its traceEvents"),
         (b'{"schemaVersion": 1, "traceEvents": []}', "holds no events"),
         (b"node1:12:34 [0] NCCL INFO Bootstrap : Using eth0\n", "NCCL log"),
