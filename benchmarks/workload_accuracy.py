@@ -286,7 +286,7 @@ that is removed, which make predictions for loaders come out low.
 
 small-operators is a bound: there the repair also takes away what each small operator costs by
 itself, which on a CPU nothing tells from computing, and what is left is still mostly Python. So the
-step is shorter than predicted, and the repaired form rightly has the cause.
+step is shorter than predicted, and a repaired form that still has the cause is no mistake.
 """
 
 
