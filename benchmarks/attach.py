@@ -103,6 +103,7 @@ class Loop:
         self.wait(len(self.lines()) + 5)
 
     def end(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
         self.process.wait()
 

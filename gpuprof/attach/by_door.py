@@ -13,7 +13,15 @@ from typing import Any
 from gpuprof import run
 from gpuprof.attach import assemble, kineto_door, mailbox
 from gpuprof.attach.mailbox import Mailbox
-from gpuprof.attach.record import Recorded, Told, Wanted, number_ranks, sample, start_folder
+from gpuprof.attach.record import (
+    Recorded,
+    Told,
+    Wanted,
+    end_sampling,
+    number_ranks,
+    sample,
+    start_folder,
+)
 from gpuprof.attach.targets import Target
 
 ASKS_S = 40.0
@@ -90,9 +98,7 @@ def record_by_door(
             with suppress(OSError):
                 assemble.take_windows(one.record, one.box, {"windows": one.done}, folder)
                 assemble.finish(one.record, folder, "" if one.target.alive() else "exit")
-        if sampler is not None:
-            with suppress(OSError):
-                sampler.stop([record.pid for record in records])
+        end_sampling(sampler, records)
         return result
 
 

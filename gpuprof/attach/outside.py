@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuprof.attach import access, assemble
-from gpuprof.attach.record import Told, number_ranks, sample, start_folder
+from gpuprof.attach.record import Told, end_sampling, number_ranks, sample, start_folder
 from gpuprof.attach.standstill import spy_program
 from gpuprof.attach.targets import Target
 from gpuprof.stacks import MAIN
@@ -67,9 +67,7 @@ def observe(
         lines += busiest(folder / spied(one.rank))
         with suppress(OSError):
             assemble.finish(one, folder)
-    if sampler is not None:
-        with suppress(OSError):
-            sampler.stop([one.pid for one in records])
+    end_sampling(sampler, records)
     return list(dict.fromkeys(lines))
 
 

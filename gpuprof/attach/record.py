@@ -149,6 +149,16 @@ def sample(folder: Path, records: Sequence[run.RankRecord]) -> SamplerHandle | N
     return SamplerHandle(child, out)
 
 
+def end_sampling(sampler: SamplerHandle | None, records: Sequence[run.RankRecord]) -> None:
+    """Ends the sampler of this attachment, also one that is only starting: nobody shares it."""
+    if sampler is None:
+        return
+    with suppress(OSError):
+        sampler.stop([one.pid for one in records])
+    if sampler.process.poll() is None:
+        sampler.process.terminate()
+
+
 def record(
     targets: Sequence[Target],
     ways: Sequence[access.Access],
@@ -192,9 +202,7 @@ def record(
     finally:
         over.set()
         _out(entered, records, folder, result)
-        if sampler is not None:
-            with suppress(OSError):
-                sampler.stop([one.pid for one in records])
+        end_sampling(sampler, records)
     if not entered:
         raise KeyboardInterrupt
     return result
