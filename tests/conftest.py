@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import signal
 
+from hypothesis import HealthCheck, settings
+
+# How long an example takes depends on what else the machine does: no test asserts a time.
+settings.register_profile("gpuprof", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gpuprof")
+
 
 def pytest_configure() -> None:
     """Takes Ctrl-C again where a shell that started the tests in the background had it ignored.
