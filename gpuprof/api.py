@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,12 +83,26 @@ def analyze_paths(
     give_back()
     diagnosis, view = diagnose(recorded, __version__, progress)
     give_back()
-    if inputs.warnings:
-        warnings = dict.fromkeys((*diagnosis.warnings, *inputs.warnings))
+    added = (*inputs.warnings, *_copies(recorded.traces))
+    if added:
+        warnings = dict.fromkeys((*diagnosis.warnings, *added))
         diagnosis = msgspec.structs.replace(diagnosis, warnings=tuple(warnings))
     accounts = view.ranks if view is not None else ()
     traces = tuple(account.trace for account in accounts)
     return Analysis(diagnosis, traces, tuple(accounts), recorded.other.samples)
+
+
+def _copies(traces: Sequence[Trace]) -> Iterator[str]:
+    """Warns of traces that are the same file: what differs between ranks can't show in copies."""
+    paths: dict[str, list[str]] = {}
+    for trace in traces:
+        paths.setdefault(trace.meta.sha256, []).append(trace.meta.path)
+    for same in paths.values():
+        if len(same) > 1:
+            yield (
+                f"{same[0]} and {same[1]}{f' (and {len(same) - 2} more)' if len(same) > 2 else ''}"
+                " are the same file: what is said of ranks needs the file of each"
+            )
 
 
 @without_gc()

@@ -91,6 +91,7 @@ def name_ids(
     columns = []
     for pairs, local, events in found:
         lookup = [ids[pair] if pair in ids else rest[pair[1]] for pair in pairs]
+        lookup.append(0)  # a trace may have no event left, and a table of its names all the same
         column = np.array(lookup, dtype=np.uint32).take(local)
         columns.append(column if events is None else column.take(events))
     return names, columns, left_out

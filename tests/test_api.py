@@ -106,3 +106,20 @@ def test_importing_gpuprof_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_copies_of_one_trace_are_not_taken_for_ranks_in_silence(
+    trace: Path, tmp_path: Path, count: int
+) -> None:
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for rank in range(count):
+        (folder / f"rank{rank}.json").write_bytes(trace.read_bytes())
+    warned = [text for text in gpuprof.analyze(folder).warnings if "the same file" in text]
+    assert len(warned) == 1
+    assert ("and 1 more" in warned[0]) == (count == 3)
+
+
+def test_a_trace_alone_is_no_copy(trace: Path) -> None:
+    assert not [text for text in gpuprof.analyze(trace).warnings if "the same file" in text]

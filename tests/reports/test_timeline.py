@@ -18,7 +18,15 @@ from gpuprof.analyzers.account import RankAccount
 from gpuprof.diagnosis import Window
 from gpuprof.reports import names, packing, timeline
 from gpuprof.reports.html import decisive_windows
-from gpuprof.reports.lanes import CLASSES, MIN_GAP_NS, arrange, busy_bins, idle_gaps, merged_key
+from gpuprof.reports.lanes import (
+    CLASSES,
+    MIN_GAP_NS,
+    Arranged,
+    arrange,
+    busy_bins,
+    idle_gaps,
+    merged_key,
+)
 from gpuprof.reports.linked import linked_rows
 from gpuprof.reports.thinning import inside, thin
 from gpuprof.reports.words import catalog
@@ -304,3 +312,14 @@ def test_signed_numbers_survive_the_fold(values: list[int]) -> None:
     folded = packing.zigzag(np.array(values, np.int64)).tolist()
     assert all(value >= 0 for value in folded)
     assert [-(v + 1) // 2 if v % 2 else v // 2 for v in folded] == values
+
+
+def test_a_trace_of_which_nothing_is_drawn_stands_beside_another() -> None:
+    trace = trace_of([(0, MS, Category.KERNEL, "k")])
+    full = arrange(trace, T0_NS, WORDS, MIN_GAP_NS)
+    nothing = np.zeros(0, np.int64)
+    empty = Arranged((), nothing, nothing, full.key[:0], full.link[:0], 0)
+    said, columns, left_out = names.name_ids([trace, trace], [empty, full], 10**6, WORDS)
+    assert [len(column) for column in columns] == [0, 1]
+    assert [said[code][0] for code in columns[1].tolist()] == ["k"]
+    assert left_out == 0
