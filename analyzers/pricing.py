@@ -98,6 +98,8 @@ class DevicePricing:
         self._communication = is_communication
         self._transfer = is_transfer
         self._bandwidth = is_bandwidth
+        saving = program.region == int(Region.CHECKPOINT)
+        self._saving = np.repeat(saving, program.n_events)
         self.base = replay(program)
         self.explained = replay(program, Change(lags=False))
         self._known: dict[tuple[bool, tuple[str, ...]], Price] = {}
@@ -157,7 +159,7 @@ class DevicePricing:
             # runs beside the kernels.
             return Change(
                 free=(int(Blocking.TO_DEVICE), int(Blocking.LARGE_TO_HOST)),
-                device_ns=np.where(self._transfer, 0, duration),
+                device_ns=np.where(self._transfer & ~self._saving, 0, duration),
             )
         if part == "communication":
             return Change(

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.host import Blocking
-from gpuprof.analyzers.program import NO_EVENT, NOT_BLOCKING, Program
+from gpuprof.analyzers.program import NO_EVENT, NOT_BLOCKING, Program, Region
 from gpuprof.distinct import is_in
 
 I64 = NDArray[np.int64]
@@ -131,7 +131,9 @@ def run(
     skipped = is_in(program.region, change.skip)
     call = program.call_ns * np.where(program.kind == NOT_BLOCKING, change.launch_scale, 1.0)
     call = np.where(skipped, 0.0, call)
-    freed = (is_in(program.kind, change.free) | skipped) & ~program.is_queue_wait
+    # Waits inside a save or the loader are theirs, and go with them.
+    own = program.region == int(Region.STEP)
+    freed = ((is_in(program.kind, change.free) & own) | skipped) & ~program.is_queue_wait
     duration = program.dur_ns if change.device_ns is None else change.device_ns
     if change.skip:
         duration = np.where(np.repeat(skipped, program.n_events), 0, duration)

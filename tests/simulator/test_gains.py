@@ -80,3 +80,9 @@ def test_workers_have_been_at_work_when_the_run_begins() -> None:
     waits = [r.end_ns - r.start_ns for r in result.ranks[0].host if "DataLoader" in r.name]
     assert result.step_ns == pytest.approx(8_000_000 / 4, rel=0.02)
     assert max(waits) < 1.2 * min(waits)
+
+
+def test_the_copies_of_a_save_are_no_gain_of_the_copies_of_the_step(tmp_path: Path) -> None:
+    run = plant(plant(draw_run("cnn", 3), "memcpy", 0.1), "checkpoint", 0.2)
+    diagnosis = diagnosed(run, tmp_path)
+    assert promised(diagnosis, "memcpy") == pytest.approx(true_gain(run, "memcpy"), abs=0.03)
