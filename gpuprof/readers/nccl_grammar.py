@@ -42,7 +42,7 @@ _COMM_TAIL = (
 )
 _COMM_HEAD = (
     r"^(?:\[Rank \d+\] )?(?:ncclComm\w+ )?comm (?P<comm>" + POINTER + r") rank (?P<rank>\d+) "
-    r"n[rR]anks (?P<nranks>\d+)"
+    r"n[rR]anks (?P<nranks>\d{1,6})(?!\d)"
 )
 
 INFO_KINDS: tuple[LineKind, ...] = (
@@ -199,7 +199,9 @@ INFO_KINDS: tuple[LineKind, ...] = (
         "2.20",
         "",
         ("comm ",),
-        r"^comm (?P<comm>" + POINTER + r") rank (?P<rank>\d+) nRanks (?P<nranks>\d+) nNodes "
+        r"^comm (?P<comm>"
+        + POINTER
+        + r") rank (?P<rank>\d+) nRanks (?P<nranks>\d{1,6})(?!\d) nNodes "
         r"(?P<nnodes>\d+) localRanks (?P<local>\d+) localRank \d+ MNNVL (?P<mnnvl>\d+)",
         32,
     ),
@@ -209,7 +211,7 @@ INFO_KINDS: tuple[LineKind, ...] = (
         "2.22",
         "",
         ("Init timings",),
-        r"^Init timings(?: - \w+)?: rank (?P<rank>\d+) nranks (?P<nranks>\d+) total "
+        r"^Init timings(?: - \w+)?: rank (?P<rank>\d+) nranks (?P<nranks>\d{1,6})(?!\d) total "
         r"(?P<total>[\d.]+) \((?P<parts>[^)]*)\)",
         4,
     ),

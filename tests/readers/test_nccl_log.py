@@ -355,3 +355,15 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, parts: list[bytes]) -> No
     except InputError:
         return
     findings_from_commlog(log)
+
+
+def test_a_number_of_ranks_that_no_job_has_is_no_size(tmp_path: Path) -> None:
+    """Ranks that are missing are listed: of 10^18 there would be no end."""
+    path = tmp_path / "nccl.log"
+    size = "999999999999999999"
+    line = f"ncclCommInitRank comm 0x55aa rank 0 nranks {size} cudaDev 0 busId 1b000 commId 0x1 -"
+    path.write_text(
+        f"n0:1:5 [0] NCCL INFO NCCL version 2.21.5\nn0:1:5 [0] NCCL INFO {line} Init START\n"
+    )
+    log = read_nccl_log(path)
+    assert all(comm.size < 10**6 for comm in log.communicators)
