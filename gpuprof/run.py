@@ -26,6 +26,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +52,9 @@ ATTRIBUTION_NAME = re.compile(r"attribution(?:-(\d+))?-rank(\d{5,})\.json\.gz")
 _STACKS_NAME = re.compile(r"stacks-rank(\d{5,})\.jsonl")
 _RANK_NAME = re.compile(r"rank-(\d{5,})\.json")
 _STEPS_NAME = re.compile(r"steps-rank(\d{5,})-\d{4,}\.jsonl(\.gz)?")
+MOST_SHOWN = 8
+"""Ranks that a warning names."""
+
 _SEGMENT_NAME = re.compile(r".+-\d{4,}\.jsonl(\.gz)?")
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -406,10 +410,12 @@ def _told(run: Run) -> Iterator[str]:
         if record.nccl is not None and record.nccl.status == "missed":
             yield f"{where}NCCL's log was not recorded: {record.nccl.why}"
     world_size = max([run.manifest.world_size, *(r.world_size for r in run.ranks.values())])
-    missing = sorted(set(range(world_size)) - set(run.ranks))
-    if missing and run.ranks:
-        shown = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
-        yield f"nothing was recorded of {len(missing)} of {world_size} ranks ({shown})"
+    n_missing = world_size - sum(0 <= rank < world_size for rank in run.ranks)
+    if n_missing > 0 and run.ranks:
+        # A damaged record can speak of any number of ranks: only the first are looked for.
+        first = islice((r for r in range(world_size) if r not in run.ranks), MOST_SHOWN)
+        shown = ", ".join(map(str, first)) + (", …" if n_missing > MOST_SHOWN else "")
+        yield f"nothing was recorded of {n_missing} of {world_size} ranks ({shown})"
 
 
 def _read(path: Path, kind: type[T]) -> T | str:

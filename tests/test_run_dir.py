@@ -166,6 +166,12 @@ def test_random_bytes_never_escape_as_another_error(
     assert load(folder).steps.keys() == {0}
 
 
+def test_a_record_of_a_million_million_ranks_takes_no_memory(tmp_path: Path) -> None:
+    add_rank(tmp_path, 0, ("trace-rank00000.json.gz", 10), world_size=10**12)
+    (told,) = [w for w in load(tmp_path).warnings if "nothing was recorded of" in w]
+    assert told.endswith(f"of {10**12 - 1} of {10**12} ranks (1, 2, 3, 4, 5, 6, 7, 8, …)")
+
+
 def test_ranks_of_an_earlier_start_are_left_out(tmp_path: Path) -> None:
     """A launcher that comes back with fewer workers leaves files of ranks that are no more."""
     for rank, attempt in ((0, 2), (1, 2), (2, 1)):
