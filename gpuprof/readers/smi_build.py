@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.errors import InputError
-from gpuprof.sample_format import Number, Status
+from gpuprof.sample_format import MOST, Number, Status
 from gpuprof.samples import DeviceFacts, GpuProcess, Missing, Samples, Series, series
 
 MAX_BYTES = 512 << 20
@@ -186,7 +186,8 @@ class SmiBuilder:
 
     def add(self, gpu: int, time_ns: int, metric: str, cell: Cell) -> None:
         value = float("nan") if cell.value is None else cell.value
-        self.points.setdefault((metric, f"gpu:{gpu}"), []).append((time_ns, value, cell.status))
+        if abs(time_ns) <= MOST:  # a time beyond it is damage, and no column holds it
+            self.points.setdefault((metric, f"gpu:{gpu}"), []).append((time_ns, value, cell.status))
 
     def fact(self, gpu: int, name: str, value: Number | str) -> None:
         self.facts.setdefault(gpu, {})[name] = value
