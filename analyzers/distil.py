@@ -16,6 +16,10 @@ from gpuprof.analyzers.steps import Steps
 
 I64 = NDArray[np.int64]
 
+LEAST_KNOWN = 0.5
+"""An event whose launch was not recorded gets that of the event before it. Where that is so for
+most of them, the program is a guess and not the run's."""
+
 MAX_ITEMS = 12_000
 """Host calls and device events that one replay runs through: about 10 ms of CPU. A longer window
 is represented by a stretch of whole steps."""
@@ -39,7 +43,7 @@ def build_program(
         host: What the host was doing.
         cost: What the profiler cost it.
     """
-    if not launches.known[events].any():
+    if not np.count_nonzero(launches.known[events]) > LEAST_KNOWN * len(events):
         return None
     launches, launched, backlog = _with_every_launch(events, launches)
     span = _choose_steps(steps, launched, launches, host)

@@ -334,6 +334,25 @@ def held_open(share: float, charged: float) -> list[Evidence]:
     ]
 
 
+def may_hide(run: RunView, cause: str, what: str, share: float) -> NotJudged | None:
+    """Not judged, where idle time that nothing explains may hold what would make the cause.
+
+    Args:
+        cause: Its id.
+        what: What was measured of it.
+        share: How much of the step that is; under the band.
+    """
+    unexplained = run.share("unknown")
+    if share + unexplained < run.named_from:
+        return None
+    return NotJudged(
+        cause=cause,
+        missing=f"{what}: {percent(share)} of the step; what held the device in the"
+        f" {percent(unexplained)} of idle time that nothing explains was not recorded",
+        command="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+    )
+
+
 def too_little(what: str, share: float, run: RunView) -> str:
     """Why a cause is ruled out: its share is under the band."""
     return f"{what}: {percent(share)} of the step, named from {percent(run.named_from)}"

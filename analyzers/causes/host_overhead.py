@@ -33,6 +33,7 @@ from gpuprof.analyzers.causes.base import (
     Verdict,
     confidence,
     finding,
+    may_hide,
     too_little,
 )
 from gpuprof.analyzers.causes.small_batch import may_grow
@@ -74,7 +75,8 @@ def judge(run: RunView) -> Verdict:
         )
     share = run.share_behind_communication(run.share(*BUCKETS), "host", "allocator")
     if share < run.named_from:
-        return RuledOut(cause=ID, why=too_little(_subject(run), share, run))
+        hidden = may_hide(run, ID, _subject(run), share)
+        return hidden or RuledOut(cause=ID, why=too_little(_subject(run), share, run))
     gain = run.price("host", "allocator")
     if gain is not None and gain.reduction < LEAST_GAIN:
         return RuledOut(

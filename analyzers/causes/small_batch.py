@@ -31,6 +31,7 @@ from gpuprof.analyzers.causes.base import (
     Verdict,
     confidence,
     finding,
+    may_hide,
 )
 from gpuprof.analyzers.device_columns import sm_counts
 from gpuprof.analyzers.pricing import DevicePricing, trusted
@@ -65,7 +66,9 @@ def judge(run: RunView) -> Verdict:
     underfilled = run.roofline.underfilled_frac
     if underfilled is None:
         if idle < run.named_from:
-            return RuledOut(cause=ID, why=f"the device is kept busy: it waits {percent(idle)}")
+            hidden = may_hide(run, ID, "waiting for launches", idle)
+            kept_busy = f"the device is kept busy: it waits {percent(idle)}"
+            return hidden or RuledOut(cause=ID, why=kept_busy)
         return NotJudged(
             cause=ID,
             missing="grid sizes and the number of multiprocessors (not recorded here)",
@@ -78,7 +81,8 @@ def judge(run: RunView) -> Verdict:
             " one thread block for every multiprocessor",
         )
     if idle < run.named_from:
-        return RuledOut(
+        hidden = may_hide(run, ID, "waiting for launches", idle)
+        return hidden or RuledOut(
             cause=ID,
             why=f"kernels leave multiprocessors empty {percent(underfilled)} of their time, but the"
             f" device hardly waits for launches ({percent(idle)})",

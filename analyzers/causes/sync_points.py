@@ -37,6 +37,7 @@ from gpuprof.analyzers.causes.base import (
     confidence,
     finding,
     held_open,
+    may_hide,
     too_little,
 )
 from gpuprof.analyzers.host import SAME_COPY_NS, Blocking
@@ -92,7 +93,8 @@ def judge(run: RunView) -> Verdict:
     if not calls:
         return RuledOut(cause=ID, why="no call in the recorded steps waits for the device")
     if share < run.named_from:
-        return RuledOut(cause=ID, why=_harmless(run, calls, share))
+        hidden = may_hide(run, ID, "idle after blocking calls", share)
+        return hidden or RuledOut(cause=ID, why=_harmless(run, calls, share))
     gain = run.price("sync")
     if gain is not None and gain.reduction < LEAST_GAIN:
         return RuledOut(

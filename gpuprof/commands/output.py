@@ -122,7 +122,10 @@ def show(analysis: Analysis, form: str, lang: str) -> None:
             """Rich would end the program here, with status 1."""
             raise BrokenPipeError
 
-    render(analysis.diagnosis, Terminal(), lang=lang)
+    console = Terminal()
+    if console.width < 1:  # COLUMNS=0: no width is known, and rich would print nothing
+        console = Terminal(width=80)
+    render(analysis.diagnosis, console, lang=lang)
 
 
 def write(path: Path, text: str) -> None:
