@@ -192,7 +192,10 @@ def _explain(
         return "No resource, made infinitely fast, would make the step 5 % shorter"
     if class_ == "mixed":
         parts = " and ".join(f"{_WHY[r]} ({percent(saved[r])})" for r in also)
-        return f"Made infinitely fast, {parts} would save about the same share of the step"
+        return (
+            f"Made infinitely fast, {parts} would save the most of the step: too near to each"
+            " other to name one"
+        )
     if not priced:
         return (
             f"{_WHY[class_].capitalize()} holds {percent(share[class_])} of the step"

@@ -72,7 +72,8 @@ class ProcessReader:
         if own is None:
             return [Failure(Status.LOST, "the process ended")] * len(METRICS)
         if self._tick % RESCAN_TICKS == 0:
-            self._workers = descendants(self.pid, self.proc)
+            own_pids = recorder_pids(self.pid, os.getpid(), self.proc)
+            self._workers = [p for p in descendants(self.pid, self.proc) if p not in own_pids]
         self._tick += 1
         workers = self._read_workers()
         switches = _switches(self.proc / str(self.pid))
@@ -150,6 +151,23 @@ def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
                 found.append(child)
                 waiting.append(child)
     return found
+
+
+def recorder_pids(pid: int, sampler: int, proc: Path = Path("/proc")) -> set[int]:
+    """Pids of gpuprof's own processes below a rank that started them: the branch in which the
+    sampler is, with all that it started. Empty where something else started it."""
+    branch, parent = sampler, _parent(sampler, proc)
+    while parent not in (None, pid, 0, 1):
+        branch, parent = parent, _parent(parent, proc)
+    return {branch, *descendants(branch, proc)} if parent == pid else set()
+
+
+def _parent(pid: int, proc: Path) -> int | None:
+    try:
+        text = (proc / str(pid) / "stat").read_text(errors="replace")
+        return int(text[text.rindex(")") + 2 :].split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _children(pid: int, proc: Path) -> list[int]:

@@ -52,7 +52,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{what} holds {share} of the step; infinitely fast, it would make it {saved} shorter ({other} {more}, though it holds only {less} itself)", "{what}占一步的 {share}；如果它无限快，一步会缩短 {saved}（{other}会缩短 {more}，但它本身只占 {less}）"),
     ("{what} holds {share} of the step (by its share: this recording can't be replayed)", "{what}占一步的 {share}（按占比：这份记录无法重放）"),
     ("No resource, made infinitely fast, would make the step 5 % shorter", "没有哪一种资源无限快能使一步缩短 5 %"),
-    ("Made infinitely fast, {parts} would save about the same share of the step", "{parts}如果无限快，各自节省的比例差不多"),
+    ("Made infinitely fast, {parts} would save the most of the step: too near to each other to name one", "{parts}如果无限快，节省得最多，且彼此接近，无法只说一个"),
     ("arithmetic ({p})", "算术运算（{p}）"),
     ("memory bandwidth ({p})", "显存带宽（{p}）"),
     ("waiting for data ({p})", "等待数据（{p}）"),

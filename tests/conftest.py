@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from hypothesis import HealthCheck, settings
 
-# How long an example takes depends on what else the machine does: no test asserts a time.
-settings.register_profile("gpuprof", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes depends on what else the machine does: no test asserts a time. The same
+# examples are drawn each time, so that a change is judged by what it changed; GPUPROF_DRAW=1 draws
+# new ones, to look for more.
+settings.register_profile(
+    "gpuprof",
+    deadline=None,
+    derandomize="GPUPROF_DRAW" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("gpuprof")
 
 

@@ -452,3 +452,16 @@ def test_no_color_is_honoured_on_a_terminal(
     plain = capsys.readouterr().out
     assert re.search(r"\x1b\[[\d;]*3\dm", coloured)
     assert not re.search(r"\x1b\[[\d;]*3\dm", plain)
+
+
+def test_a_width_of_zero_is_no_width(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some terminals and runners set COLUMNS=0; the answer must not vanish."""
+    from gpuprof.api import analyze_paths
+    from gpuprof.commands.output import show
+
+    monkeypatch.setenv("COLUMNS", "0")
+    analysis = analyze_paths(training(3).trace.write(tmp_path / "trace.json"))
+    show(analysis, "text", "en")
+    assert "Where one step goes" in capsys.readouterr().out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,18 @@ from gpuprof.readers.kineto_mend import to_int, to_text
 from gpuprof.readers.kineto_times import to_ns
 from gpuprof.readers.kineto_values import device_info, flag, loads, process_groups, structured
 from gpuprof.trace import TraceMeta
+
+_RECORDED = re.compile(r"(?:trace-\d+|attribution)-rank(\d{5,9})\.")
+
+
+def rank_in_name(path: str) -> int | None:
+    """The rank that the name of a recording of gpuprof's own states (`trace-2-rank00003.json.gz`).
+
+    Kineto writes the rank into a trace only where torch.distributed was set up when it was written.
+    Names that others chose are not taken at their word: two folders may both hold a `rank0.json`.
+    """
+    found = _RECORDED.match(Path(path).name)
+    return int(found[1]) if found else None
 
 
 def header_value(header: dict[str, bytes], key: str) -> Any:
@@ -44,7 +58,7 @@ def trace_meta(
         path=shown(source.path),
         size_bytes=source.size_bytes,
         sha256=source.sha256,
-        rank=rank if rank is not None and rank >= 0 else None,
+        rank=rank if rank is not None and rank >= 0 else rank_in_name(source.path),
         world_size=world if world is not None and world > 0 else None,
         backend=to_text(info.get("backend"))[:256],
         nccl_version=to_text(info.get("nccl_version"))[:256],

@@ -48,7 +48,7 @@ def test_two_that_save_the_same_are_mixed_and_both_named() -> None:
     assert bound.class_ == "mixed"
     assert set(bound.also) == {"compute", "bandwidth"}
     assert bound.confidence <= 0.75
-    assert "about the same share" in bound.why
+    assert "too near to each other" in bound.why
 
 
 def test_what_nothing_recorded_explains_is_nobodys_bound() -> None:

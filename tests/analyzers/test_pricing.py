@@ -134,7 +134,7 @@ def test_the_price_of_loading_is_the_step_without_a_loader(program: list[Action]
     steps = without.steps
     truth = float((steps.end_ns - steps.start_ns)[first : last + 1].mean())
     predicted = with_loader.pricing.without("input").step_ns
-    slack = 0.01 * truth + 1_000
+    slack = 0.01 * truth + 2_000  # a launch at the window's edge: 9 µs over five steps
     assert predicted >= truth - slack
     if not any(kind in ("side", "collective") for kind, _ in program):
         assert predicted <= truth + slack

@@ -18,7 +18,13 @@ from gpuprof.collectors.host import (
 )
 from gpuprof.collectors.host_cgroup import METRICS as CGROUP_METRICS
 from gpuprof.collectors.host_cgroup import Cgroup
-from gpuprof.collectors.host_process import METRICS, ProcessReader, allowed, descendants
+from gpuprof.collectors.host_process import (
+    METRICS,
+    ProcessReader,
+    allowed,
+    descendants,
+    recorder_pids,
+)
 from gpuprof.collectors.nvml_readers import Failure
 from gpuprof.sample_format import Status
 
@@ -122,8 +128,10 @@ def test_a_path_of_the_host_falls_back_to_the_mount(tmp_path: Path) -> None:
     assert cgroup(tmp_path)["cgroup_cpu_quota_cores"] == 0.5
 
 
-def process(root: Path, pid: int, *, children: str = "", ticks: int = 100, io: bool = True) -> None:
-    stat = f"{pid} (a) b) S 1 {pid} 0 0 0 0 7 0 9 0 {ticks} 0 0 0 20 0 3 0 555 0 10\n"
+def process(
+    root: Path, pid: int, *, children: str = "", ticks: int = 100, io: bool = True, parent: int = 1
+) -> None:
+    stat = f"{pid} (a) b) S {parent} {pid} 0 0 0 0 7 0 9 0 {ticks} 0 0 0 20 0 3 0 555 0 10\n"
     put(root, f"{pid}/stat", stat)
     put(root, f"{pid}/task/{pid}/stat", stat)
     put(root, f"{pid}/task/{pid}/children", children)
@@ -162,6 +170,17 @@ def test_a_process_of_another_user_hides_its_io(tmp_path: Path) -> None:
 def test_a_process_that_ended_is_lost(tmp_path: Path) -> None:
     values = ProcessReader(99, tmp_path).read()
     assert all(isinstance(v, Failure) and v.status is Status.LOST for v in values)
+
+
+def test_gpuprofs_own_processes_are_no_loader_workers(tmp_path: Path) -> None:
+    """A rank starts the node's sampler (21, below its guard 20), and that one starts another."""
+    process(tmp_path, 10, children="20 30")
+    process(tmp_path, 20, children="21", parent=10)
+    process(tmp_path, 21, children="22", parent=20)
+    process(tmp_path, 22, parent=21)
+    process(tmp_path, 30, parent=10)
+    assert recorder_pids(10, 21, tmp_path) == {20, 21, 22}
+    assert recorder_pids(30, 21, tmp_path) == set()
 
 
 def test_affinity_and_descendants(tmp_path: Path) -> None:

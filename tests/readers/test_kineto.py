@@ -454,3 +454,21 @@ def test_rows_that_are_left_out_do_not_count_in_the_order_of_lanes(tmp_path: Pat
     damaged = {"ph": "X", "cat": "cpu_op", "name": "bad", "ts": 1, "dur": -5}
     document["traceEvents"].insert(0, {**damaged, "pid": later["pid"], "tid": later["tid"]})
     assert load(tmp_path, document).lanes == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("trace-2-rank00003.json", 3),
+        ("attribution-rank00012.json", 12),
+        ("rank7.json", None),
+        ("my-trace-2-rank00003.json", None),
+    ],
+)
+def test_the_rank_stands_in_the_name_of_gpuprofs_own_recordings(
+    tmp_path: Path, name: str, rank: int | None
+) -> None:
+    """Kineto writes no rank before torch.distributed is set up; others' names promise nothing."""
+    trace = TraceBuilder(rank=None).launch_kernel("k", start_us=0, dur_us=5)
+    path = trace.write(tmp_path / name)
+    assert read_trace(path).meta.rank == rank

@@ -93,6 +93,21 @@ def test_no_more_is_promised_than_the_cause_itself_holds() -> None:
     assert finding.gain.reduction <= finding.share + view(job).share("launch") + 1e-4
 
 
+def test_idle_time_that_nothing_explains_may_hide_it() -> None:
+    """Where most launches were lost, nothing says whose the idle time between kernels is."""
+    trace = TraceBuilder()
+    for i in range(6):
+        at = 1_000 * i
+        trace.step(i, start_us=at, dur_us=1_000)
+        trace.op("aten::mm", start_us=at, dur_us=20)
+        launched = at + 10 if i % 3 == 0 else None
+        trace.launch_kernel("k", launch_us=launched, start_us=at + 20, dur_us=400)
+        trace.launch_kernel("k", start_us=at + 600, dur_us=390)
+    verdict = judged(trace)
+    assert isinstance(verdict, NotJudged)
+    assert "nothing explains" in verdict.missing
+
+
 def test_device_rows_alone_can_not_tell() -> None:
     verdict = judged(TraceBuilder().launch_kernel("k", start_us=0, dur_us=10))
     assert isinstance(verdict, NotJudged)
