@@ -270,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     records were lost because it could not.
     """
     parser = argparse.ArgumentParser(prog="python -m gpuprof.collectors.sampler")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the recording")
+    parser.add_argument("--out", type=Path, required=True, help="an existing folder")
     parser.add_argument("--pids", type=_member, nargs="*", default=[], metavar="PID[:RANK[:UUIDS]]")
     parser.add_argument("--parent", type=int, action="append", default=[], metavar="PID")
     parser.add_argument("--fast-hz", type=float, default=10.0, help="rate of the GPU gauges")
@@ -280,10 +280,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not 0.1 <= options.fast_hz <= 100 or not 0.01 <= options.slow_hz <= options.fast_hz:
         parser.error("rates: 0.1 to 100 Hz, the slow one below the fast one")
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        sys.stderr.write(f"gpuprof sampler: {options.out}: {error.strerror}\n")
+    if not options.out.is_dir():
+        # Not made here: a folder that was deleted since must not come back half filled.
+        sys.stderr.write(f"gpuprof sampler: {options.out}: no such folder\n")
         return DISK_EXIT
     roster, lock = Roster(options.out), NodeLock(options.out)
     parents = [Member(pid=pid, born=born_ticks(pid) or 0, role="parent") for pid in options.parent]

@@ -5,6 +5,7 @@ Nothing here talks to the driver, and nothing waits longer than two seconds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -94,6 +95,8 @@ def start(
     command = [sys.executable, "-m", "gpuprof.collectors.sampler", "--out", str(out)]
     command += [part for pid in parents for part in ("--parent", str(pid))]
     command += [*options, *(["--pids", *shown] if shown else [])]
+    with contextlib.suppress(OSError):  # the sampler says what is wrong with it
+        out.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.Popen(
         command,
