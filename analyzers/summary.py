@@ -162,6 +162,9 @@ def _achieved(ideal: NDArray[np.float64], duration: NDArray[np.float64]) -> floa
     return round(float(ideal[known].sum() / duration[known].sum()), 4)
 
 
+ROUNDING = 0.005
+"""Shares that read the same when rounded to percents are no contradiction."""
+
 _HOLDS = {
     "dataloader": "waits for data",
     "small-batch": "is given too little work at a time",
@@ -218,12 +221,24 @@ def headline(
             limit = " and ".join(_LIMITS[r] for r in bound.also[:2])
         if limit is None:
             return f"{subject} is busy {percent(busy)} of {each}; what limits it can't be told."
-        return (
+        text = (
             f"{subject} is busy {percent(busy)} of {each}, limited by {limit};"
-            " none of the known causes holds it up."
+            " none of the known causes holds it up"
         )
-    text = f"{subject} {holds[first.cause]} {percent(first.share)} of {each}"
+    else:
+        held = holds[first.cause]
+        own = np.mean([_own_share(d) for a in accounts for d in a.devices])
+        late = first.cause == "host-overhead" and first.share > float(own) + ROUNDING
+        if late and has_device and len(accounts) > 1:
+            held = "is held up by late hosts, its own and other ranks',"
+        text = f"{subject} {held} {percent(first.share)} of {each}"
     if together is not None and step_ms:
         saved = together.reduction * step_ms
         text += f"; the changes below could save up to {milliseconds(saved)}"
     return text + "."
+
+
+def _own_share(device: DeviceAccount) -> float:
+    """What the account of one device itself charges to late hosts."""
+    share = device.budget.frac()
+    return share["host"] + share["allocator"]

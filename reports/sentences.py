@@ -127,10 +127,12 @@ class Translator:
         for rule in self.rules:
             if rule.literal not in squeezed:
                 continue
-            match = rule.pattern.fullmatch(text)
-            stop = ""
-            if match is None and text.endswith("."):
+            # First without its full stop, which the last value would take along.
+            match, stop = None, ""
+            if text.endswith("."):
                 match, stop = rule.pattern.fullmatch(text[:-1]), "。"
+            if match is None:
+                match, stop = rule.pattern.fullmatch(text), ""
             if match is not None:
                 values = {
                     name: self._value(value, depth) for name, value in match.groupdict().items()

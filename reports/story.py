@@ -73,6 +73,8 @@ def cost(diagnosis: Diagnosis, words: Catalog) -> str:
     idle = budget.idle_share(diagnosis)
     if not diagnosis.budget or idle < 0.0005:
         return ""
+    if diagnosis.budget.get("unknown", 0.0) > 0.999:  # nothing of the device was recorded
+        return ""
     step = diagnosis.run.steps.length_ms
     if step is None:
         return words.say("cost.share", share=text.percent(idle))

@@ -172,3 +172,14 @@ def test_wrong_usage_is_one_line_and_status_2(
 ) -> None:
     status, out, err = call(capsys, kept, *arguments)
     assert (status, out, err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("percent", ["nan", "inf"])
+def test_a_limit_that_allows_everything_is_refused(
+    percent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A gate that can't fail is no gate."""
+    with pytest.raises(SystemExit) as ended:
+        main(["gate", "run.json", "--baseline", "old.json", "--max-slowdown", percent])
+    assert ended.value.code == 2
+    assert "give a percentage" in capsys.readouterr().err

@@ -97,9 +97,14 @@ def judge(run: RunView) -> Verdict:
             return other
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
     who = "device waits for the host" if run.has_device else "CPU is busy outside of operators"
+    title = f"The {who} {percent(share)} of each step"
+    if share > run.share(*BUCKETS):
+        title = (
+            f"Late hosts, the ranks' own and those they wait for, hold {percent(share)} of a step"
+        )
     return finding(
         ID,
-        f"The {who} {percent(share)} of each step",
+        title,
         share=share,
         gain=_credited(gain, run, share),
         confidence=confidence(run, share, gain),
@@ -221,13 +226,14 @@ def _evidence(
     run: RunView, rank: RankAccount, share: float, unprofiled: Gain | None
 ) -> list[Evidence]:
     step_ms = run.step_ms()
+    own = min(share, run.share(*BUCKETS))
     evidence = [
         Evidence(
-            text=f"{share * step_ms:.1f} ms of each {step_ms:.1f} ms step the host is late with the"
+            text=f"{own * step_ms:.1f} ms of each {step_ms:.1f} ms step the host is late with the"
             " next launch."
             if run.has_device
-            else f"{share * step_ms:.1f} of {step_ms:.1f} ms a step pass outside of operators.",
-            value=round(share, 4),
+            else f"{own * step_ms:.1f} of {step_ms:.1f} ms a step pass outside of operators.",
+            value=round(own, 4),
             unit="share of step",
             windows=run.longest_gaps(rank, "host"),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -97,6 +98,10 @@ def gate(
       gpuprof gate runs/mine --max dataloader=5% --max sync-points=2%
       gpuprof gate runs/mine --baseline main/diagnosis.json --max-slowdown 5 --junit gate.xml
     """
+    if max_slowdown is not None and not math.isfinite(max_slowdown):
+        raise click.UsageError(
+            f"--max-slowdown {max_slowdown} allows everything; give a percentage"
+        )
     if baseline is None and max_slowdown is not None:
         raise click.UsageError("--max-slowdown needs --baseline RUN")
     limits = _limits(maxima)

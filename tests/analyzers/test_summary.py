@@ -156,3 +156,13 @@ def test_a_recording_without_steps_is_not_called_a_step() -> None:
 def test_causes_beside_the_eight_do_not_lead() -> None:
     text = say(training(3), (found("throttling"), found("memcpy")))
     assert "waits for copies" in text
+
+
+def test_waits_of_other_ranks_are_not_called_waits_for_ones_own_host() -> None:
+    """What a late host costs the others is more than the account charges to hosts."""
+    accounts = [training(6, kernels=(500, 500)).account() for _ in range(2)]
+    bound = Bound(class_="host")
+    text = headline(accounts, bound, (found("host-overhead"),), None, 1.0)
+    assert "late hosts, its own and other ranks', 40 %" in text
+    text = headline(accounts[:1], bound, (found("host-overhead"),), None, 1.0)
+    assert "waits for the host to launch work 40 %" in text
