@@ -52,6 +52,10 @@ ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.", "Distrib
 """What torch names its own annotations by; until PyTorch 1.11 they had the operators' category."""
 
 
+HOLE_BYTES = 4_096
+"""So much text that is no JSON held more than one event: what they belong to is not whole."""
+
+
 class Assembly:
     """Joins the blocks, orders the rows and reads the header."""
 
@@ -72,7 +76,8 @@ class Assembly:
         self.base_ns = to_int(header_value(self.header, "baseTimeNanoseconds")) or 0
         self.epoch = False
         self.notes: list[str] = []
-        self.truncated = stream.truncated or bool(source.damaged)
+        self.lost_bytes = decoder.lost_bytes
+        self.truncated = stream.truncated or bool(source.damaged) or self.lost_bytes >= HOLE_BYTES
         self._parts = self._take_parts()
 
     def trace(self) -> Trace:
@@ -244,8 +249,14 @@ class Assembly:
     def _warnings(self, dropped: dict[str, int]) -> Iterator[str]:
         path = shown(self.source.path)
         if self.truncated:
-            why = self.source.damaged or "the JSON ends early"
-            yield f"{path}: {why}; read up to the last whole event"
+            if self.stream.truncated or self.source.damaged:
+                why = self.source.damaged or "the JSON ends early"
+                yield f"{path}: {why}; read up to the last whole event"
+            if self.lost_bytes >= HOLE_BYTES:
+                yield (
+                    f"{path}: {self.lost_bytes / 1e6:,.2f} MB within it can't be read, and the"
+                    " events in them are missing"
+                )
         for note in self.notes:
             yield f"{path}: {note}"
         for reason, count in dropped.items():

@@ -72,6 +72,7 @@ class EventDecoder:
 
     def __init__(self, *, flows: bool = False) -> None:
         self.dropped: Counter[str] = Counter()
+        self.lost_bytes = 0
         self._searched = 0
         self.decode_as(Complete)
         if flows:
@@ -115,8 +116,11 @@ class EventDecoder:
                 self.dropped["unreadable"] += 1
                 inner = text[resync(text) :]
                 self._searched += len(inner)
+                inside: list[bytes] = []
                 if inner and self._searched <= MAX_SEARCHED_BYTES:
-                    waiting.extend(reversed(scan_events(inner)[0]))
+                    inside = scan_events(inner)[0]
+                waiting.extend(reversed(inside))
+                self.lost_bytes += len(text) - sum(map(len, inside))
                 continue
             event = mend(loose, self.dropped, record=self._record)
             if event is not None:

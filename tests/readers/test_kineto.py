@@ -472,3 +472,19 @@ def test_the_rank_stands_in_the_name_of_gpuprofs_own_recordings(
     trace = TraceBuilder(rank=None).launch_kernel("k", start_us=0, dur_us=5)
     path = trace.write(tmp_path / name)
     assert read_trace(path).meta.rank == rank
+
+
+def test_a_hole_in_the_file_is_said_with_its_size(tmp_path: Path) -> None:
+    """A lost block on a disk reads as zeros: more is missing than the one event that it broke."""
+    trace = TraceBuilder()
+    for i in range(200):
+        trace.launch_kernel("k", launch_us=10 * i, start_us=10 * i + 5, dur_us=3)
+    path = trace.write(tmp_path / "trace.json")
+    text = bytearray(path.read_bytes())
+    middle = len(text) // 2
+    text[middle : middle + 8_192] = bytes(8_192)
+    path.write_bytes(text)
+    read = read_trace(path)
+    assert 0 < len(read) < len(trace.trace())
+    assert read.meta.truncated
+    assert any("0.01 MB within it can't be read" in warning for warning in read.warnings)
