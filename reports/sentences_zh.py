@@ -53,7 +53,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("communication between ranks", "rank 间的通信"),
     ("work on the host", "主机上的工作"),
     ("{what} holds {share} of the step; infinitely fast, it would make it {saved} shorter", "{what}占一步的 {share}；如果它无限快，一步会缩短 {saved}"),
-    ("{what} holds {share} of the step; infinitely fast, it would make it {saved} shorter ({other} {more}, though it holds only {less} itself)", "{what}占一步的 {share}；如果它无限快，一步会缩短 {saved}（{other}会缩短 {more}，但它本身只占 {less}）"),
+    ("{what} holds {share} of the step; infinitely fast, it would make it {saved} shorter ({other} {gain}, though it holds only {own} itself)", "{what}占一步的 {share}；如果它无限快，一步会缩短 {saved}（{other}会缩短 {gain}，但它本身只占 {own}）"),
     ("{what} holds {share} of the step (by its share: this recording can't be replayed)", "{what}占一步的 {share}（按占比：这份记录无法重放）"),
     ("No resource, made infinitely fast, would make the step 5 % shorter", "没有哪一种资源无限快能使一步缩短 5 %"),
     ("Made infinitely fast, {parts} would save the most of the step: too near to each other to name one", "{parts}如果无限快，节省得最多，且彼此接近，无法只说一个"),
