@@ -136,6 +136,7 @@ def sample(folder: Path, records: Sequence[run.RankRecord]) -> SamplerHandle | N
     paths = json.dumps([os.fspath(Path(path).resolve()) for path in sys.path])
     command = [sys.executable, "-c", _SAMPLER, paths, "--out", str(out), "--pids", *members]
     try:
+        out.mkdir(parents=True, exist_ok=True)
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
