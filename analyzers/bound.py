@@ -14,7 +14,7 @@ import numpy as np
 from gpuprof.analyzers.account import DeviceAccount, RankAccount
 from gpuprof.analyzers.intervals import total, union
 from gpuprof.analyzers.joint import JointPricing
-from gpuprof.analyzers.replay import TRUSTED_ERROR
+from gpuprof.analyzers.pricing import trusted
 from gpuprof.analyzers.roofline import Limit
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Bound, BoundClass
@@ -58,7 +58,6 @@ class _Held:
     saved: dict[str, float]
     share: dict[str, float]
     unexplained: float
-    error: float
     priced: bool
 
 
@@ -75,7 +74,7 @@ def find_bound(accounts: list[RankAccount], joint: JointPricing | None = None) -
         return Bound(class_="unknown", why="No step with any activity was recorded")
     held = [_held(account, device) for account, device in devices]
     saved = {r: float(np.mean([h.saved[r] for h in held])) for r in RESOURCES}
-    if joint is not None and joint.error <= TRUSTED_ERROR:
+    if joint is not None and trusted(joint):
         for resource, parts in RESOURCES.items():
             saved[resource] = joint.without(*parts, profiled=False).reduction
     share = {r: float(np.mean([h.share[r] for h in held])) for r in RESOURCES}
@@ -88,9 +87,8 @@ def find_bound(accounts: list[RankAccount], joint: JointPricing | None = None) -
             reductions={r: round(v, 4) for r, v in share.items()},
         )
     priced = all(h.priced for h in held)
-    error = max(h.error for h in held)
     class_, also = _decide(saved, share)
-    confidence = _confidence(class_, also, saved, priced, error, devices)
+    confidence = _confidence(class_, also, saved, priced, devices)
     return Bound(
         class_=class_,
         also=also,
@@ -127,15 +125,15 @@ def _held(account: RankAccount, device: DeviceAccount) -> _Held:
     }
     pricing = device.pricing
     if pricing is None:
-        return _Held(share, share, budget["unknown"], 0.0, priced=False)
-    if pricing.error > TRUSTED_ERROR:
+        return _Held(share, share, budget["unknown"], priced=False)
+    if not trusted(pricing):
         # A replay that does not know what held the step can't tell what would free it: the device
         # had work queued and ran none, and that is not for sure the host's doing.
         share["host"] -= budget["launch"]
         unexplained = budget["launch"] + budget["unknown"]
-        return _Held(share, share, unexplained, pricing.error, priced=False)
+        return _Held(share, share, unexplained, priced=False)
     saved = {r: pricing.without(*parts, profiled=False).reduction for r, parts in RESOURCES.items()}
-    return _Held(saved, share, 0.0, pricing.error, priced=True)
+    return _Held(saved, share, 0.0, priced=True)
 
 
 def _compute_split(account: RankAccount, device: DeviceAccount) -> float:
@@ -158,7 +156,6 @@ def _confidence(
     also: tuple[str, ...],
     saved: dict[str, float],
     priced: bool,
-    error: float,
     devices: list[tuple[RankAccount, DeviceAccount]],
 ) -> float:
     """How sure the class is: by its lead over the next one, by the number of steps, by the replay.
@@ -176,7 +173,7 @@ def _confidence(
     steps = max(len(device.steps.length_ns) for _, device in devices)
     if steps < 2:
         confidence = min(confidence, 0.75)
-    if not priced or error > TRUSTED_ERROR:
+    if not priced:
         confidence = min(confidence, 0.6)
     return round(confidence, 2)
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.facts import RunFacts
 from gpuprof.analyzers.group_skew import GroupSkew
@@ -317,6 +319,11 @@ def finding(
         evidence=tuple(evidence),
         fixes=tuple(fixes),
     )
+
+
+def explained(gain: Gain | None, how: str) -> Gain | None:
+    """The gain with the words for what was changed in the replay."""
+    return None if gain is None else msgspec.structs.replace(gain, how=how)
 
 
 def held_open(share: float, charged: float) -> list[Evidence]:

@@ -37,6 +37,7 @@ from gpuprof.analyzers.causes.base import (
     RunView,
     Verdict,
     confidence,
+    explained,
     finding,
     held_open,
     too_little,
@@ -46,13 +47,15 @@ from gpuprof.analyzers.intervals import Spans, empty, merge
 from gpuprof.analyzers.places import lines_of, records_lines
 from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import percent
-from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
+from gpuprof.diagnosis import Evidence, Fix, NotJudged, Place, RuledOut
 from gpuprof.distinct import is_in
 from gpuprof.trace import Category
 
 I64 = NDArray[np.int64]
 
 ID = "checkpoint"
+
+HOW = "the recorded steps replayed without the saves in them"
 
 USUAL_LOSS = 0.01
 """Saving that takes 1 % of the time is cheap enough. Young (A first order approximation to the
@@ -119,7 +122,7 @@ def judge(run: RunView) -> Verdict:
         ID,
         title,
         share=share,
-        gain=_explained(gain),
+        gain=explained(gain, HOW),
         confidence=confidence(run, share, gain, certain=certain),
         evidence=[*held_open(share, charged), *_evidence(run, rank, saves, worst, charged)],
         fixes=_fixes(run, saves, mine),
@@ -233,18 +236,6 @@ def _share(rank: RankAccount) -> float:
 
 def _number(saves: _Saves) -> str:
     return "one save" if len(saves) == 1 else f"{len(saves)} saves"
-
-
-def _explained(gain: Gain | None) -> Gain | None:
-    if gain is None:
-        return None
-    return Gain(
-        step_ms=gain.step_ms,
-        reduction=gain.reduction,
-        low=gain.low,
-        high=gain.high,
-        how="the recorded steps replayed without the saves in them",
-    )
 
 
 def _usual_step_ms(rank: RankAccount, saves: _Saves) -> float:

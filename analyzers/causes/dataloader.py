@@ -32,6 +32,7 @@ from gpuprof.analyzers.causes.base import (
     RunView,
     Verdict,
     confidence,
+    explained,
     finding,
     too_little,
 )
@@ -42,6 +43,8 @@ from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
 
 ID = "dataloader"
+
+HOW = "the step replayed with every batch ready when it is asked for"
 
 SPARE_WORKERS = 1.3
 """Workers beyond the bare need, so that a slow batch now and then does not stop the device."""
@@ -77,7 +80,7 @@ def judge(run: RunView) -> Verdict:
         ID,
         title,
         share=share,
-        gain=_explained(gain),
+        gain=explained(gain, HOW),
         confidence=confidence(run, share, gain),
         evidence=_evidence(run, worst, spans, share),
         fixes=_fixes(run, spans, gain),
@@ -129,18 +132,6 @@ def _not_waiting(run: RunView, spans: Spans, share: float) -> str:
     return (
         f"waiting for data: {percent(share)} of the step, named from {percent(run.named_from)}"
         f" (the loader takes {each:.1f} ms a batch on average)"
-    )
-
-
-def _explained(gain: Gain | None) -> Gain | None:
-    if gain is None:
-        return None
-    return Gain(
-        step_ms=gain.step_ms,
-        reduction=gain.reduction,
-        low=gain.low,
-        high=gain.high,
-        how="the step replayed with every batch ready when it is asked for",
     )
 
 

@@ -73,7 +73,8 @@ def judge(run: RunView) -> Verdict:
             missing="what the host did was not recorded",
             command="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
         )
-    share = run.share_behind_communication(run.share(*BUCKETS), "host", "allocator")
+    charged = run.share(*BUCKETS)
+    share = run.share_behind_communication(charged, "host", "allocator")
     if share < run.named_from:
         hidden = may_hide(run, ID, _subject(run), share)
         return hidden or RuledOut(cause=ID, why=too_little(_subject(run), share, run))
@@ -98,7 +99,7 @@ def judge(run: RunView) -> Verdict:
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
     who = "device waits for the host" if run.has_device else "CPU is busy outside of operators"
     title = f"The {who} {percent(share)} of each step"
-    if share > run.share(*BUCKETS):
+    if share > charged:
         title = (
             f"Late hosts, the ranks' own and those they wait for, hold {percent(share)} of a step"
         )
@@ -108,7 +109,7 @@ def judge(run: RunView) -> Verdict:
         share=share,
         gain=_credited(gain, run, share),
         confidence=confidence(run, share, gain),
-        evidence=_evidence(run, worst, share, unprofiled),
+        evidence=_evidence(run, worst, charged, unprofiled),
         fixes=_fixes(run, worst),
         where=_where(worst.lines),
         ranks=run.ranks_with(*BUCKETS),
@@ -223,17 +224,16 @@ def _split(rank: RankAccount) -> dict[str, float]:
 
 
 def _evidence(
-    run: RunView, rank: RankAccount, share: float, unprofiled: Gain | None
+    run: RunView, rank: RankAccount, charged: float, unprofiled: Gain | None
 ) -> list[Evidence]:
     step_ms = run.step_ms()
-    own = min(share, run.share(*BUCKETS))
     evidence = [
         Evidence(
-            text=f"{own * step_ms:.1f} ms of each {step_ms:.1f} ms step the host is late with the"
-            " next launch."
+            text=f"{charged * step_ms:.1f} ms of each {step_ms:.1f} ms step the host is late with"
+            " the next launch."
             if run.has_device
-            else f"{own * step_ms:.1f} of {step_ms:.1f} ms a step pass outside of operators.",
-            value=round(own, 4),
+            else f"{charged * step_ms:.1f} of {step_ms:.1f} ms a step pass outside of operators.",
+            value=round(charged, 4),
             unit="share of step",
             windows=run.longest_gaps(rank, "host"),
         )

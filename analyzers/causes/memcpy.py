@@ -36,6 +36,7 @@ from gpuprof.analyzers.causes.base import (
     RunView,
     Verdict,
     confidence,
+    explained,
     finding,
     too_little,
 )
@@ -43,11 +44,13 @@ from gpuprof.analyzers.copies import Copies, exposed_ns, exposed_spans, find_cop
 from gpuprof.analyzers.host import SMALL_BYTES, Blocking
 from gpuprof.analyzers.places import lines_of
 from gpuprof.analyzers.wording import percent
-from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut, Window
+from gpuprof.diagnosis import Evidence, Fix, NotJudged, Place, RuledOut, Window
 
 I64 = NDArray[np.int64]
 
 ID = "memcpy"
+
+HOW = "the step replayed with these copies beside the kernels and nobody waiting for them"
 
 MANY_A_STEP = 20
 """So many copies in a step are a loop over tensors; a batch has a handful."""
@@ -87,7 +90,7 @@ def judge(run: RunView) -> Verdict:
         ID,
         f"Copies between host and device hold up {percent(share)} of each step",
         share=share,
-        gain=_explained(gain),
+        gain=explained(gain, HOW),
         confidence=confidence(run, share, gain),
         evidence=_evidence(run, rank, mine, kinds, share),
         fixes=_fixes(run, mine, kinds),
@@ -145,18 +148,6 @@ def _waiting_ns(rank: RankAccount) -> I64:
     waited = by_kind[int(Blocking.TO_DEVICE)] + by_kind[int(Blocking.LARGE_TO_HOST)]
     waiting: I64 = np.where(kept, waited, 0)
     return waiting
-
-
-def _explained(gain: Gain | None) -> Gain | None:
-    if gain is None:
-        return None
-    return Gain(
-        step_ms=gain.step_ms,
-        reduction=gain.reduction,
-        low=gain.low,
-        high=gain.high,
-        how="the step replayed with these copies beside the kernels and nobody waiting for them",
-    )
 
 
 def _kinds(rank: RankAccount, copies: Copies) -> dict[tuple[bool, int], Copies]:

@@ -38,6 +38,7 @@ from gpuprof.analyzers.causes.base import (
     RunView,
     Verdict,
     confidence,
+    explained,
     finding,
     too_little,
 )
@@ -62,6 +63,8 @@ from gpuprof.analyzers.work_skew import find_bubble, price_evened_out, rank_skew
 from gpuprof.diagnosis import Evidence, Gain, NotJudged, Place, RuledOut, Window
 
 ID = "nccl-wait"
+
+HOW = "the step replayed with transfers taking no time: the most that overlap can do"
 
 BUCKETS = ("communication", "communication_host")
 
@@ -163,16 +166,10 @@ def _faster(run: RunView, comparison: RankComparison) -> Gain | None:
     """The gain when data passes in no time. Waiting for a rank is none of it: that ends with what
     makes the rank late, be it unequal work or chance."""
     if run.is_replayed_together:
-        return _explained(run.price("communication"))
-    gain = without_transfers(run.ranks, comparison)
-    if gain is None:
-        return None
-    return Gain(
-        step_ms=gain.step_ms,
-        reduction=gain.reduction,
-        low=gain.low,
-        high=gain.high,
-        how="each rank replayed with transfers taking no time, and waiting for others as it did",
+        return explained(run.price("communication"), HOW)
+    return explained(
+        without_transfers(run.ranks, comparison),
+        "each rank replayed with transfers taking no time, and waiting for others as it did",
     )
 
 
@@ -200,15 +197,7 @@ def _punctual(run: RunView, comparison: RankComparison, late: tuple[int, ...]) -
             f"the other ranks replayed as if {named_ranks(late)} came to collectives with the rest;"
             " the one that gains least sets the pace"
         )
-    if gain is None:
-        return None
-    return Gain(
-        step_ms=gain.step_ms,
-        reduction=gain.reduction,
-        low=gain.low,
-        high=gain.high,
-        how=how,
-    )
+    return explained(gain, how)
 
 
 def _split(
@@ -315,7 +304,7 @@ def _alone(run: RunView) -> Verdict:
         ID,
         f"Communication that nothing hides takes {percent(share)} of each step",
         share=share,
-        gain=_explained(gain),
+        gain=explained(gain, HOW),
         confidence=confidence(run, share, gain, certain=0.93),
         evidence=[*_evidence(run, worst, table, share), _one_rank_only(run)],
         fixes=communication_fixes(run.facts, table, on_device=run.has_device),
@@ -338,18 +327,6 @@ def _hidden(run: RunView, tables: list[ExposedCollectives], share: float) -> str
         beside = 1.0 - sum(table.exposed_total_ns for table in tables) / ran
         text += f" ({percent(max(beside, 0.0))} of all communication runs beside other work)"
     return text
-
-
-def _explained(gain: Gain | None) -> Gain | None:
-    if gain is None:
-        return None
-    return Gain(
-        step_ms=gain.step_ms,
-        reduction=gain.reduction,
-        low=gain.low,
-        high=gain.high,
-        how="the step replayed with transfers taking no time: the most that overlap can do",
-    )
 
 
 def _evidence(

@@ -35,6 +35,7 @@ from gpuprof.analyzers.causes.base import (
     RunView,
     Verdict,
     confidence,
+    explained,
     finding,
     held_open,
     may_hide,
@@ -46,11 +47,13 @@ from gpuprof.analyzers.operators import innermost
 from gpuprof.analyzers.places import lines_of
 from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import percent
-from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut, Window
+from gpuprof.diagnosis import Evidence, Fix, NotJudged, Place, RuledOut, Window
 from gpuprof.distinct import is_in
 from gpuprof.trace import Category
 
 ID = "sync-points"
+
+HOW = "the step replayed with these calls not waiting for the device"
 
 KINDS = (int(Blocking.SYNCHRONIZE), int(Blocking.TO_HOST), int(Blocking.SMALL_TO_DEVICE))
 """Larger copies are the cause "memcpy"."""
@@ -110,7 +113,7 @@ def judge(run: RunView) -> Verdict:
         ID,
         title,
         share=share,
-        gain=_explained(gain),
+        gain=explained(gain, HOW),
         confidence=confidence(run, share, gain),
         evidence=[*held_open(share, charged), *_evidence(run, worst, charged)],
         fixes=_fixes(run, worst),
@@ -187,18 +190,6 @@ def _harmless(run: RunView, calls: int, share: float) -> str:
 def _waited(rank: RankAccount) -> NDArray[np.int64]:
     calls, mine = rank.host.blocking, _mine(rank)
     return covered(rank.main.budget.work.busy, calls.start_ns[mine], calls.end_ns[mine])
-
-
-def _explained(gain: Gain | None) -> Gain | None:
-    if gain is None:
-        return None
-    return Gain(
-        step_ms=gain.step_ms,
-        reduction=gain.reduction,
-        low=gain.low,
-        high=gain.high,
-        how="the step replayed with these calls not waiting for the device",
-    )
 
 
 def _by_spelling(rank: RankAccount) -> list[tuple[str, int]]:
