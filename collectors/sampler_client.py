@@ -95,15 +95,24 @@ def start(
     command = [sys.executable, "-m", "gpuprof.collectors.sampler", "--out", str(out)]
     command += [part for pid in parents for part in ("--parent", str(pid))]
     command += [*options, *(["--pids", *shown] if shown else [])]
+    return launch(command, out)
+
+
+def launch(command: Sequence[str], out: Path, *, new_session: bool = False) -> SamplerHandle:
+    """Makes the folder and runs a command that samples into it, in a session of its own if asked.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
     with contextlib.suppress(OSError):  # the sampler says what is wrong with it
         out.mkdir(parents=True, exist_ok=True)
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=env,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        start_new_session=new_session,
     )
     return SamplerHandle(process, out)
 

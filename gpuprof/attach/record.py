@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -18,7 +17,7 @@ from gpuprof.attach import access, assemble, enter
 from gpuprof.attach.enter import Entered
 from gpuprof.attach.targets import Target
 from gpuprof.attach.together import common_start
-from gpuprof.collectors.sampler_client import SamplerHandle, tell_rank
+from gpuprof.collectors.sampler_client import SamplerHandle, launch, tell_rank
 from gpuprof.errors import GpuprofError
 from gpuprof.run_writer import write_record
 
@@ -136,18 +135,9 @@ def sample(folder: Path, records: Sequence[run.RankRecord]) -> SamplerHandle | N
     paths = json.dumps([os.fspath(Path(path).resolve()) for path in sys.path])
     command = [sys.executable, "-c", _SAMPLER, paths, "--out", str(out), "--pids", *members]
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-            start_new_session=True,
-        )
+        return launch(command, out, new_session=True)
     except OSError:
         return None
-    return SamplerHandle(child, out)
 
 
 def end_sampling(sampler: SamplerHandle | None, records: Sequence[run.RankRecord]) -> None:
