@@ -16,17 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from gpuprof.collectors.line_counts import LineCounts
 from gpuprof.run import CallLine
-
-MAX_LINES = 1000
-"""Distinct lines kept: a loop has a few, generated code may have any number."""
 
 CHECKPOINT, INPUT = "checkpoint", "input"
 
 Key = tuple[str, str, str, int, str]
 
 
-class Callers:
+class Callers(LineCounts[Key]):
     """Calls by (kind, what was called, file, line, function): how many, and ns inside them.
 
     Only the outermost call on the loop's thread counts: a save calls others, and one on a thread of
@@ -34,7 +32,7 @@ class Callers:
     """
 
     def __init__(self) -> None:
-        self.lines: dict[Key, list[int]] = {}
+        super().__init__()
         self.thread = 0
         self._inside = False
         self._libraries: tuple[str, ...] = ()
@@ -74,14 +72,7 @@ class Callers:
         if caller is None:
             return
         code = caller.f_code
-        key = (kind, what, code.co_filename, caller.f_lineno, code.co_name)
-        entry = self.lines.get(key)
-        if entry is None:
-            if len(self.lines) >= MAX_LINES:
-                return
-            entry = self.lines[key] = [0, 0]
-        entry[0] += 1
-        entry[1] += spent_ns
+        self.add((kind, what, code.co_filename, caller.f_lineno, code.co_name), spent_ns)
 
     def _user(self, frame: FrameType | None) -> FrameType | None:
         """The nearest frame outside of installed packages and gpuprof, else the nearest at all."""

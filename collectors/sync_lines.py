@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof.collectors.hooks import patching
+from gpuprof.collectors.line_counts import LineCounts
 from gpuprof.collectors.torch_profiler import hidden
 
 CALLS = {
@@ -36,26 +37,11 @@ CALLS = {
 }
 """Methods of a tensor that hand its values to the host, and how a user writes them."""
 
-MAX_LINES = 1000
-"""Distinct lines kept: a loop has a few, generated code may have any number."""
-
 Key = tuple[str, str, int, str]
 
 
-class SyncCounts:
+class SyncCounts(LineCounts[Key]):
     """Calls by (spelling, file, line, device of the tensor): how many, and ns inside them."""
-
-    def __init__(self) -> None:
-        self.lines: dict[Key, list[int]] = {}
-
-    def add(self, key: Key, spent_ns: int) -> None:
-        entry = self.lines.get(key)
-        if entry is None:
-            if len(self.lines) >= MAX_LINES:
-                return
-            entry = self.lines[key] = [0, 0]
-        entry[0] += 1
-        entry[1] += spent_ns
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 
-from gpuprof.collectors.callers import CHECKPOINT, INPUT, MAX_LINES, Callers
+from gpuprof.collectors.callers import CHECKPOINT, INPUT, Callers
+from gpuprof.collectors.line_counts import MAX_LINES
 
 
 def a_line() -> int:
