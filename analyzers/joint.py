@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.matching import match
-from gpuprof.analyzers.pricing import DevicePricing, Price, price_of
+from gpuprof.analyzers.pricing import DevicePricing, Price, mean_price, price_of
 from gpuprof.analyzers.rank_summary import RankSummary
 from gpuprof.analyzers.replay import Change, Meeting, Replayed, run
 
@@ -92,7 +92,7 @@ class JointPricing:
             changed = self._run(changes, late)
             kept = [i for i in range(len(self._pricings)) if i not in late]
             prices = [price_of(self._base(profiled=profiled)[i], changed[i]) for i in kept]
-            self._known[key] = _mean(prices)
+            self._known[key] = mean_price(prices)
         return self._known[key]
 
     def _base(self, *, profiled: bool) -> list[Replayed]:
@@ -237,13 +237,3 @@ def _release(
         length = 0 if is_free else common.transfer_ns[number] + common.rest_ns[rank][meeting.event]
         end = last + max(length, 0) + common.offset_ns[rank]
         runnable.append((rank, max(end, meeting.begin_ns)))
-
-
-def _mean(prices: Sequence[Price]) -> Price:
-    n = max(len(prices), 1)
-    return Price(
-        step_ns=sum(p.step_ns for p in prices) / n,
-        reduction=sum(p.reduction for p in prices) / n,
-        low=sum(p.low for p in prices) / n,
-        high=sum(p.high for p in prices) / n,
-    )

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.intervals import Spans, covered, intersect, union
-from gpuprof.analyzers.pricing import DevicePricing, Price, price_of, trusted
+from gpuprof.analyzers.pricing import (
+    DevicePricing,
+    Price,
+    gain_of,
+    mean_price,
+    price_of,
+    trusted,
+)
 from gpuprof.analyzers.ranks import RankComparison, RankWaits
 from gpuprof.analyzers.replay import Change, Replayed
 from gpuprof.diagnosis import BUCKETS, Gain
@@ -63,9 +70,7 @@ def without_lateness(accounts: Sequence[RankAccount], comparison: RankComparison
     if not late or not known or len(known) < len(prices):
         return None
     least = min(known, key=lambda price: price.reduction)
-    return Gain(
-        step_ms=least.step_ns / 1e6, reduction=least.reduction, low=least.low, high=least.high
-    )
+    return gain_of(least)
 
 
 def without_transfers(accounts: Sequence[RankAccount], comparison: RankComparison) -> Gain | None:
@@ -81,12 +86,7 @@ def without_transfers(accounts: Sequence[RankAccount], comparison: RankCompariso
     known = [price for price in prices if price is not None]
     if not known or len(known) < len(prices):
         return None
-    return Gain(
-        step_ms=float(np.mean([p.step_ns for p in known])) / 1e6,
-        reduction=float(np.mean([p.reduction for p in known])),
-        low=float(np.mean([p.low for p in known])),
-        high=float(np.mean([p.high for p in known])),
-    )
+    return gain_of(mean_price(known))
 
 
 def held_up_by(

@@ -6,6 +6,7 @@ line of work and each part of it was accounted once, so what is removed is subtr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -18,6 +19,7 @@ from gpuprof.analyzers.idle import IdleGaps
 from gpuprof.analyzers.overhead import MAX_FRAC, ProfilerCost
 from gpuprof.analyzers.program import Program, Region
 from gpuprof.analyzers.replay import TRUSTED_ERROR, Change, Replayed, replay
+from gpuprof.diagnosis import Gain
 from gpuprof.distinct import quantile
 
 F64 = NDArray[np.float64]
@@ -285,6 +287,28 @@ def price_of(base: Replayed, changed: Replayed) -> Price:
         reduction=_share(reduction),
         low=_share(min(float(low), reduction)),
         high=_share(max(float(high), reduction)),
+    )
+
+
+def mean_price(prices: Sequence[Price]) -> Price:
+    """The price of several ranks: the mean of each number."""
+    n = max(len(prices), 1)
+    return Price(
+        step_ns=sum(p.step_ns for p in prices) / n,
+        reduction=sum(p.reduction for p in prices) / n,
+        low=sum(p.low for p in prices) / n,
+        high=sum(p.high for p in prices) / n,
+    )
+
+
+def gain_of(price: Price, how: str = "") -> Gain:
+    """The gain as the diagnosis states it, with the words for what was changed."""
+    return Gain(
+        step_ms=price.step_ns / 1e6,
+        reduction=price.reduction,
+        low=price.low,
+        high=price.high,
+        how=how,
     )
 
 

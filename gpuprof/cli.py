@@ -21,7 +21,7 @@ from gpuprof.commands.compare import compare
 from gpuprof.commands.completion import completion
 from gpuprof.commands.gate import gate
 from gpuprof.commands.output import deliver as _deliver
-from gpuprof.commands.output import lang_option
+from gpuprof.commands.output import format_option, lang_option
 from gpuprof.commands.output import progress as _progress
 from gpuprof.commands.plan import plan
 from gpuprof.commands.report import report
@@ -34,8 +34,6 @@ FAULT_STATUS = 1
 INTERRUPTED_STATUS = 130
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-FORMATS = ("text", "json", "md")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -83,14 +81,7 @@ def cli(context: click.Context, debug: bool) -> None:
     help="Also write the diagnosis as JSON to FILE; '-' prints it, and nothing else.",
     metavar="FILE|-",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default="text",
-    show_default=True,
-    help="What is printed.",
-)
+@format_option
 @click.option("--no-html", is_flag=True, help="Write no files, only print.")
 @click.option(
     "--charts",

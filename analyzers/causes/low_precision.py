@@ -36,7 +36,7 @@ from gpuprof.analyzers.causes.base import (
 from gpuprof.analyzers.device_columns import DTYPES, peaks_of
 from gpuprof.analyzers.intervals import covered, union
 from gpuprof.analyzers.kernels import MATRIX_KINDS
-from gpuprof.analyzers.pricing import DevicePricing, Price, trusted
+from gpuprof.analyzers.pricing import DevicePricing, Price, gain_of, mean_price, trusted
 from gpuprof.analyzers.replay import Change
 from gpuprof.analyzers.roofline import Limit
 from gpuprof.analyzers.wording import percent
@@ -154,12 +154,9 @@ def _gain(run: RunView, target: str, speedup: float) -> Gain | None:
     known = [price for price in prices if price is not None]
     if len(known) < len(prices):
         return None
-    return Gain(
-        step_ms=float(np.mean([p.step_ns for p in known])) / 1e6,
-        reduction=float(np.mean([p.reduction for p in known])),
-        low=float(np.mean([p.low for p in known])),
-        high=float(np.mean([p.high for p in known])),
-        how=f"the step replayed with these kernels {speedup:.2g} times as fast ({target} on matrix"
+    return gain_of(
+        mean_price(known),
+        f"the step replayed with these kernels {speedup:.2g} times as fast ({target} on matrix"
         " units, half of the ratio of the peaks, 3 at most)",
     )
 

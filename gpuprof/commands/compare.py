@@ -6,9 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuprof.commands.output import lang_option, progress, write
-
-FORMATS = ("text", "json", "md")
+from gpuprof.commands.output import format_option, lang_option, progress, write
 
 
 @click.command()
@@ -21,14 +19,7 @@ FORMATS = ("text", "json", "md")
     help="Also write the comparison as JSON to FILE; '-' prints it, and nothing else.",
     metavar="FILE|-",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default="text",
-    show_default=True,
-    help="What is printed.",
-)
+@format_option
 @lang_option
 def compare(before: str, after: str, json_file: str | None, form: str, lang: str) -> None:
     """Compare two runs: did the step change, by how much, and what of it moved?

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import click
 
-from gpuprof.commands.output import lang_option, progress, write
+from gpuprof.commands.output import format_option, lang_option, progress, write
 
-FORMATS = ("text", "json", "md")
 GATE_STATUS = 3
 
 
@@ -69,14 +68,7 @@ def _limits(given: Sequence[str]) -> dict[str, float]:
     help="Write SARIF, with the lines of your code.",
     metavar="FILE",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default="text",
-    show_default=True,
-    help="What is printed.",
-)
+@format_option
 @lang_option
 def gate(
     run: str,

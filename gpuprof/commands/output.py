@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 LANGUAGES = ("en", "zh-CN")
 """Those of `gpuprof.reports.words`, which a `--help` need not load; a test compares them."""
 
+FORMATS = ("text", "json", "md")
+
+format_option: Callable[[Any], Any] = click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="What is printed.",
+)
+
 lang_option: Callable[[Any], Any] = click.option(
     "--lang",
     type=click.Choice(LANGUAGES),
