@@ -113,16 +113,17 @@ class Agent:
         try:
             if len(self.beats) < MOST_EVENTS:
                 self.beats.append(time.time_ns())
-            if windows.profile is None:
-                due = self.start_at is not None and len(self.beats) >= self.start_at
-                if due and not self.leaving and windows.may_open():
-                    windows.open(len(self.beats))
-            elif self.leaving:
-                windows.close()
-            elif windows.timed:  # so there are steps: the program was only starting
-                windows.close(drop=True, again=True)
-            else:
-                windows.step()
+            with windows.alone():
+                if windows.profile is None:
+                    due = self.start_at is not None and len(self.beats) >= self.start_at
+                    if due and not self.leaving and windows.may_open():
+                        windows.open(len(self.beats))
+                elif self.leaving:
+                    windows.close()
+                elif windows.timed:  # so there are steps: the program was only starting
+                    windows.close(drop=True, again=True)
+                else:
+                    windows.step()
         except Exception as error:
             windows.fail(error)
 
@@ -140,7 +141,8 @@ class Agent:
         windows.plan = windows.plan[:1]
         if threading.get_ident() == self.main:
             try:
-                windows.close(drop=True)
+                with windows.alone():
+                    windows.close(drop=True)
             except Exception as error:
                 windows.fail(error)
             return
@@ -149,9 +151,9 @@ class Agent:
 
     def _until_closed(self, timeout_s: float) -> bool:
         until = time.monotonic() + timeout_s
-        while self.windows.profile is not None and time.monotonic() < until:
+        while not self.windows.is_closed and time.monotonic() < until:
             time.sleep(0.01)
-        return self.windows.profile is None
+        return self.windows.is_closed
 
     # ---- the thread beside ---------------------------------------------------------------
 
@@ -235,14 +237,17 @@ class Agent:
         """Has the main thread call something at its next safe point."""
         import ctypes
 
+        def guarded() -> None:
+            try:
+                what()
+            except KeyboardInterrupt:
+                interrupt_later()
+            except BaseException as error:
+                self.windows.fail(error)
+
         def call(_: Any) -> int:
             if os.getpid() == self.pid:
-                try:
-                    what()
-                except KeyboardInterrupt:
-                    interrupt_later()
-                except BaseException as error:
-                    self.windows.fail(error)
+                self.windows.ask(guarded)
             return 0
 
         pointer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(call)
@@ -257,7 +262,7 @@ class Agent:
         is_lost = why == "abandoned"  # nobody will read what was recorded
         if is_lost:
             self.windows.finished.clear()
-        if self.windows.profile is not None:
+        if not self.windows.is_closed:
             self.on_main(lambda: self.windows.close(drop=is_lost))
             if not self._until_closed(CLOSE_S):  # it is closed when the native call returns
                 self.error("the window could not be closed: the main thread runs no Python")
@@ -298,7 +303,8 @@ class Agent:
             self.leaving = True
             self.left.set()
             if threading.get_ident() == self.main:
-                self.windows.close()
+                with self.windows.alone():
+                    self.windows.close()
             self.windows.export(self.mail.box)
             self.report("exit")
             self.mail.put("done", {})

@@ -50,6 +50,43 @@ class Windows:
         self.counts_steps = False  # only this window does, in torch's own table
         self.stop_ns_per_step = 0
         self.ready_s = time.monotonic()
+        self.busy = False
+        self.later: list[Any] = []
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While the main thread is in here, what is asked of it waits until it is done.
+
+        A pending call may come between any two lines, those of torch.profiler included. Stopped in
+        the middle of its own step, that raises and stays active, or ends the program.
+        """
+        if self.busy:
+            yield
+            return
+        self.busy = True
+        try:
+            yield
+        finally:
+            try:
+                while self.later:
+                    self.later.pop(0)()
+            finally:
+                self.busy = False
+        if self.later:  # it came between the last look and the last line
+            self.ask(self.later.pop(0))
+
+    def ask(self, what: Any) -> None:
+        """Calls what opens or closes a window and never raises: now, or when nothing else does."""
+        if self.busy:
+            self.later.append(what)
+        else:
+            with self.alone():
+                what()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no window is open, nor about to be."""
+        return self.profile is None and not self.busy
 
     @property
     def done_steps(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,3 +61,38 @@ def test_what_can_not_be_written_is_said_and_leaves_no_file(
     one.export(str(tmp_path))
     assert errors == ["the trace could not be written: the disk is full"]
     assert (one.recorded, one.finished, list(tmp_path.iterdir())) == ([], [], [])
+
+
+def test_a_window_is_not_closed_in_the_middle_of_the_profilers_own_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pending call may come anywhere. Where torch is just entering a step, stopping would raise
+    and leave the profiler active in the target for good."""
+    torch = pytest.importorskip("torch")
+    errors: list[str] = []
+    plan = {
+        "kind": "timing",
+        "steps": 0,
+        "seconds": 60,
+        "stacks": False,
+        "shapes": False,
+        "apart": 0,
+    }
+    one = Windows([plan], errors.append, syncs=SimpleNamespace(take_out=lambda: None))
+    with one.alone():
+        one.open(0)
+    with one.alone():
+        one.step()
+    enter = torch.autograd.profiler.record_function.__enter__
+
+    def interrupted(self: Any) -> Any:
+        one.ask(lambda: one.close(drop=True))
+        assert one.profile is not None, "closed at once"
+        return enter(self)
+
+    monkeypatch.setattr(torch.autograd.profiler.record_function, "__enter__", interrupted)
+    with one.alone():
+        one.step()
+    assert one.is_closed
+    assert not torch._C._autograd._profiler_enabled()
+    assert errors == []
