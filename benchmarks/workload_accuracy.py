@@ -128,7 +128,7 @@ class Outcome:
             ratio >= 1 - WITHIN if self.planted.at_least else abs(ratio - 1) <= WITHIN
         )
         most = self.times / 2
-        gone = self.planted.at_least or self.times - sum(self.has_it) > most
+        gone = self.times - sum(self.has_it) > most
         return near and gone and self.named > most and self.placed > most
 
 
@@ -285,8 +285,7 @@ not take out: caches and memory bandwidth that others use, loader workers that w
 that is removed, which make predictions for loaders come out low.
 
 small-operators is a bound: there the repair also takes away what each small operator costs by
-itself, which on a CPU nothing tells from computing, and what is left is still mostly Python. So the
-step is shorter than predicted, and a repaired form that still has the cause is no mistake.
+itself, which on a CPU nothing tells from computing, so the step is shorter than predicted.
 """
 
 

@@ -23,7 +23,10 @@ MOST = 2**61
 is a day of the year 2043."""
 
 Whole = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
-Number = Whole | float
+MOST_READ = 2.0**64
+"""No counter of a driver or of Linux is wider. What is beyond it is damage, and overflows in sums."""
+
+Number = Whole | Annotated[float, msgspec.Meta(ge=-MOST_READ, le=MOST_READ)]
 
 
 class Status(IntEnum):

@@ -55,7 +55,9 @@ class Cell:
     text: str = ""
 
 
-_NUMBER = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*([^\s\d].*)?")
+_NUMBER = re.compile(r"([-+]?\d{1,20}(?:\.\d{1,20})?)\s*([^\s\d].*)?")
+_MASK = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
+"""Both hold what fits into 64 bits; longer ones are damage."""
 
 
 def parse_cell(text: str, unit: str = "") -> Cell:
@@ -71,11 +73,10 @@ def parse_cell(text: str, unit: str = "") -> Cell:
             return Cell(None, unit, status, bare)
     if bare in ("", "-"):
         return Cell(None, unit, Status.NOT_SUPPORTED, bare)
-    if bare.lower().startswith("0x"):
-        try:
+    if lowered.startswith("0x"):
+        if _MASK.fullmatch(bare):
             return Cell(float(int(bare, 16)), "", text=bare)
-        except ValueError:
-            return Cell(None, unit, Status.ERROR, bare)
+        return Cell(None, unit, Status.ERROR, bare)
     if lowered in ("active", "enabled", "yes"):
         return Cell(1.0, "", text=bare)
     if lowered in ("not active", "disabled", "no"):

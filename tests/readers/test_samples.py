@@ -117,6 +117,18 @@ def test_a_number_that_no_column_holds_is_a_damaged_line(tmp_path: Path, number:
     assert "2 damaged lines" in " ".join(found.warnings)
 
 
+@pytest.mark.parametrize("number", ["1e308", "-1e300", "4e19"])
+def test_a_number_that_no_counter_reaches_is_a_damaged_line(tmp_path: Path, number: str) -> None:
+    """A sum over a curve with one of them in it overflows."""
+    text = f'{{"k":"row","c":1,"t":5,"v":[{number},1]}}\n'
+    (tmp_path / "n-0000.jsonl").write_bytes(
+        b"".join(map(line, [header(), *body()])) + text.encode()
+    )
+    (found,) = read_samples(tmp_path)
+    assert found.series["util_frac", "gpu:0"].value.tolist()[:3] == [0.5, 0.6, 0.7]
+    assert "1 damaged line" in " ".join(found.warnings)
+
+
 def test_a_clock_that_is_set_is_followed(tmp_path: Path) -> None:
     records = [
         header(),

@@ -133,6 +133,11 @@ def test_any_cell_is_a_number_or_a_failure(text: str) -> None:
     assert (cell.value is None) == (cell.status is not Status.OK)
 
 
+@pytest.mark.parametrize("text", ["0x" + "f" * 400, "9" * 400, "9" * 21 + " %", "0x", "0xg"])
+def test_a_number_wider_than_a_counter_is_a_failure(text: str) -> None:
+    assert parse_cell(text).status is Status.ERROR
+
+
 @settings(max_examples=60, deadline=None)
 @given(lines=st.lists(st.text(max_size=60), max_size=8))
 def test_any_text_is_read_or_refused(
