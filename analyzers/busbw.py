@@ -65,8 +65,8 @@ FILL_BYTES = 12 << 20
 FILL_FROM_BYTES_PER_S = 50e9
 """What passes before all links of a ring are busy: each of some 24 channels passes chunks of 512
 KiB (NCCL's buffer of 4 MiB in eight steps); a smaller message goes in smaller chunks. It brings the
-expectation within 20 % of nccl-tests' tables in two labelled logs, of two A100s from 8 MiB on, and
-of sixteen on two nodes from 32 MiB on. Slower links have few channels, and hardly any fill."""
+expectation within 20 % of nccl-tests' table of all-reduces from 8 MiB on in a labelled log of two
+A100s. Slower links have few channels, and hardly any fill."""
 
 LAUNCH_LATENCY_NS = 6_600.0
 HOP_LATENCY_NS = 1_200.0
@@ -179,11 +179,12 @@ def expected_ns(kind: int, n_ranks: int, size_bytes: float, link: Link) -> float
     return link.latency_ns + factor * passing / link.busbw_bytes_per_s * 1e9
 
 
-def latency_ns(n_ranks: int, n_nodes: int = 1) -> float:
+def latency_ns(n_ranks: int, n_nodes: int = 1, hop_ns: float = 0.0) -> float:
     """Latency of a small collective over NVLink, and a network between nodes; good to a factor
-    of two (see `LAUNCH_LATENCY_NS`)."""
+    of two (see `LAUNCH_LATENCY_NS`). hop_ns: of one message between nodes, where it is known: a
+    tree has two for each doubling of nodes, one up and one down."""
     if n_nodes > 1:
-        return 15_000.0 + NODE_LATENCY_NS * math.log2(n_nodes)
+        return 15_000.0 + (2 * hop_ns or NODE_LATENCY_NS) * math.log2(n_nodes)
     return LAUNCH_LATENCY_NS + HOP_LATENCY_NS * max(min(n_ranks, MOST_ON_A_NODE) - 1, 0)
 
 
@@ -204,7 +205,7 @@ def link_of(
     latency = latency_ns(n_ranks, nodes)
     if busbw_bytes_per_s > 0:
         return Link(latency, busbw_bytes_per_s, "measured", fill_of(busbw_bytes_per_s))
-    if peaks is None or not peaks.link_bytes_per_s or not same_host:
+    if peaks is None or not peaks.links_all(n_ranks) or not same_host:
         return Link(latency)
     one_way = peaks.link_bytes_per_s / 2
     busbw = RING_EFFICIENCY * one_way

@@ -99,6 +99,8 @@ def plan(model: Model, layout: Layout, fabric: Fabric) -> list[Item]:
             f"{fabric.ranks} ranks can't be divided into groups of {layout.tensor} (tensor) by"
             f" {layout.pipeline} (pipeline)"
         )
+    if layout.pipeline > model.layers:
+        raise ValueError(f"{model.layers} layers can't fill {layout.pipeline} pipeline stages")
     items = _data_parallel(model, layout, fabric, fabric.ranks // shared)
     if layout.tensor > 1:
         group = fabric.group(layout.tensor, min(layout.tensor, fabric.per_node))

@@ -5,14 +5,19 @@ GPUs; between nodes it is the sum of the node's network cards, since all rings o
 pass through all of them:
 
     inside a node     ring: what rings reach of one direction of the link (`busbw.RING_EFFICIENCY`);
-                      all-reduce on switches that add up (NVLink SHARP): `NVLS_EFFICIENCY`
+                      all-reduce on switches that add up (NVLink SHARP): `NVLS_EFFICIENCY`, or the
+                      ring where that is faster
     between nodes     the cards' rate times `NETWORK_EFFICIENCY`
     two nodes         an all-reduce as a tree sends each byte once over the network, a ring nearly
                       twice: its bus bandwidth may be 2 (n - 1) / n times the cards' rate
     all-to-all        each rank sends what is for other nodes through its share of the cards
+    scatter, gather   the root's node passes what is for other nodes, or comes from them, through
+                      all its cards (NCCL hands it to the GPU next to each, "PXN"); nothing
+                      overlaps with the first chunk of each rank
 
-Latencies are `busbw.latency_ns`. Figures that were measured (nccl-tests, an NCCL log) go before all
-of these. The model is good to some 20 % for large messages and to a factor of two for small ones.
+Latencies are `busbw.latency_ns`, and one hop where ranks send to each other directly. Figures that
+were measured (nccl-tests, an NCCL log) go before all of these. The model is good to some 20 % for
+large messages and to a factor of two for small ones.
 """
 
 from __future__ import annotations
@@ -33,10 +38,11 @@ from gpuprof.analyzers.busbw import (
 from gpuprof.analyzers.collective_kinds import CollectiveKind
 from gpuprof.peaks import Peaks
 
-NVLS_EFFICIENCY = 1.06
-"""Bus bandwidth of an all-reduce over one direction's NVLink bandwidth where the switches add up:
-475 to 485 of 450 GB/s on eight H100s, as NVIDIA's own tools show (NCCL's Inspector)."""
-NVLS_FEWEST = 4
+NVLS_EFFICIENCY = 0.6
+"""Algorithm bandwidth of an all-reduce over one direction's NVLink bandwidth where the switches add
+up, whatever the number of ranks: on H100s of 450 GB/s 258 to 273 GB/s with five to eight ranks
+(with eight a bus bandwidth of 480), and not above a ring's with four and fewer (NVIDIA/nccl issue
+1455, and NCCL's author in NVIDIA/nccl-tests issue 212)."""
 NVLS_DEVICES = ("H100", "H200", "H800", "B200", "B300", "GB200", "GB300")
 
 NODES_FILL = 2
@@ -52,6 +58,26 @@ to 16 on Gen3."""
 PCIE_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9}
 """What NCCL takes x16 of each generation for, one direction."""
 
+POINT_TO_POINT = frozenset(
+    {
+        CollectiveKind.ALL_TO_ALL,
+        CollectiveKind.GATHER,
+        CollectiveKind.SCATTER,
+        CollectiveKind.SEND_RECV,
+    }
+)
+"""What NCCL does with sends and receives: ranks are one hop apart, on any number of nodes."""
+
+SEND_NS = 8_400.0 + 3_400.0
+NETWORK_HOP_NS = 14_000.0
+"""A send: what NCCL's table has of its protocol for large messages for the start and a step over
+NVLink, and for a step over a network (`tuning.cc`, ring, "Simple", versions 2.19 to 2.30). A
+network whose plugin states its own latency takes that instead of the last."""
+
+CHUNK_BYTES = 128 << 10
+"""What a send passes at a time between nodes ("P2P Chunksize set to 131072"). A scatter can't fill
+the cards before each rank's first chunk is copied out, nor end before the last one is copied in."""
+
 Regime = Literal["latency-bound", "between", "at bandwidth", "unknown"]
 
 
@@ -62,7 +88,8 @@ class Fabric:
     ranks: of the group; per_node: of them on each node. link_bytes_per_s: between GPUs of a node,
     one direction, 0 where not known. network_bytes_per_s: of all cards of a node together, one
     direction, 0 where not known. adds_up: whether the switches reduce. measured_bytes_per_s: a bus
-    bandwidth that was measured on this group, 0 for none. source: of the figures.
+    bandwidth that was measured on this group, 0 for none. source: of the figures. hop_ns: latency
+    of one message between nodes, 0 where not known.
     """
 
     ranks: int
@@ -73,6 +100,7 @@ class Fabric:
     adds_up: bool = False
     measured_bytes_per_s: float = 0.0
     source: str = ""
+    hop_ns: float = 0.0
 
     @property
     def nodes(self) -> int:
@@ -112,8 +140,10 @@ def fabric_of(
     network_bytes_per_s: float = 0.0,
     pcie_generation: int = 0,
     measured_bytes_per_s: float = 0.0,
+    hop_ns: float = 0.0,
 ) -> Fabric:
-    """The fabric of a device that is known.
+    """The fabric of a device that is known. Cards have links only to those on the same bridge: more
+    of them on a node have none that connects all.
 
     Args:
         peaks: Of the device, None where unknown.
@@ -121,12 +151,13 @@ def fabric_of(
         network_bytes_per_s: Of all cards of a node, one direction.
         pcie_generation: 3 to 5 where GPUs are connected by PCIe alone, else 0.
         measured_bytes_per_s: A measured bus bandwidth, which goes before all else.
+        hop_ns: Latency of a message between nodes, 0 where not known.
     """
     link, efficiency, adds_up, source = 0.0, RING_EFFICIENCY, False, ""
     if pcie_generation:
         link, efficiency = PCIE_BYTES_PER_S.get(pcie_generation, 0.0), PCIE_EFFICIENCY
         source = f"PCIe Gen{pcie_generation} x16"
-    elif peaks is not None and peaks.link_bytes_per_s:
+    elif peaks is not None and peaks.links_all(min(per_node, ranks)):
         link, source = peaks.link_bytes_per_s / 2, f"links of {peaks.name}"
         adds_up = any(name in peaks.name for name in NVLS_DEVICES)
     return Fabric(
@@ -138,34 +169,49 @@ def fabric_of(
         adds_up=adds_up,
         measured_bytes_per_s=measured_bytes_per_s,
         source="measured" if measured_bytes_per_s else source,
+        hop_ns=hop_ns,
     )
 
 
 def link_for(kind: int, fabric: Fabric) -> Link:
     """Latency and bus bandwidth of one kind of collective on a fabric."""
-    latency = latency_ns(fabric.ranks, fabric.nodes)
+    latency = _latency_ns(kind, fabric)
     measured = fabric.measured_bytes_per_s
-    if measured:
+    direct = fabric.nodes > 1 and kind in POINT_TO_POINT
+    if measured and not direct:
         return Link(latency, measured, "measured", fill_of(measured))
     inside = fabric.link_bytes_per_s * fabric.link_efficiency
     is_reduce = kind == CollectiveKind.ALL_REDUCE
-    if is_reduce and fabric.adds_up and fabric.per_node >= NVLS_FEWEST:
-        inside = fabric.link_bytes_per_s * NVLS_EFFICIENCY
+    if is_reduce and fabric.adds_up and fabric.per_node > 1:
+        summed = fabric.link_bytes_per_s * NVLS_EFFICIENCY
+        inside = max(inside, summed * (bus_factor(kind, fabric.per_node) or 0.0))
     if fabric.nodes <= 1:
         return Link(latency, inside, fabric.source, fill_of(inside))
-    network = fabric.network_bytes_per_s * NETWORK_EFFICIENCY
+    # What a ring reaches over several nodes is what all cards of a node carry together.
+    network = measured or fabric.network_bytes_per_s * NETWORK_EFFICIENCY
     if not network:
         return Link(latency)
     n, p = fabric.ranks, fabric.per_node
+    fill = NODES_FILL * fill_of(inside) if p > 1 else 0.0
     if is_reduce and fabric.nodes == 2 and p > 1:
         network *= bus_factor(kind, n) or 1.0
     elif kind == CollectiveKind.ALL_TO_ALL:
         network *= (n - 1) / (n - p) / p
+    elif kind in (CollectiveKind.SCATTER, CollectiveKind.GATHER):
+        network *= (n - 1) / (n - p)
+        fill = float(n * CHUNK_BYTES)
     elif kind == CollectiveKind.SEND_RECV:
         network /= p
     narrow = min(network, inside) if inside and p > 1 else network
-    source = f"{fabric.source}, network" if fabric.source else "network"
-    return Link(latency, narrow, source, NODES_FILL * fill_of(inside) if p > 1 else 0.0)
+    source = fabric.source if measured else ", ".join(filter(None, (fabric.source, "network")))
+    return Link(latency, narrow, source, fill)
+
+
+def _latency_ns(kind: int, fabric: Fabric) -> float:
+    """Of a small message."""
+    if fabric.nodes > 1 and kind in POINT_TO_POINT:
+        return SEND_NS + (fabric.hop_ns or NETWORK_HOP_NS)
+    return latency_ns(fabric.ranks, fabric.nodes, fabric.hop_ns)
 
 
 def estimate(kind: int, size_bytes: float, fabric: Fabric) -> Estimate:

@@ -157,7 +157,13 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """A measurement of nccl-tests. Bandwidths are GB/s (10^9), as nccl-tests defines them."""
+    """A measurement of nccl-tests. Bandwidths are GB/s (10^9), as nccl-tests defines them.
+
+    count: elements as the table states them, of one rank or of all. reduction: sum, max, …, "none"
+    for an operation that reduces nothing, empty where the table has no such column. root: -1 for an
+    operation without one, None where there is no such column. test: name of the program
+    ("all_reduce"), empty where it does not say it.
+    """
 
     line: int
     size_bytes: int
@@ -166,6 +172,10 @@ class Bandwidth:
     algorithm_gbps: float
     bus_gbps: float
     in_place: bool
+    count: int = 0
+    reduction: str = ""
+    root: int | None = None
+    test: str = ""
 
 
 @dataclass(slots=True)

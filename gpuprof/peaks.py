@@ -31,6 +31,8 @@ class Peaks:
     dense_flops: FLOP/s by data type (fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4), without
     structured sparsity. memory_bytes_per_s: device memory, read and write together.
     link_bytes_per_s: NVLink or Infinity Fabric, both directions together, 0 where there is none.
+    link_devices: how many cards a bridge connects at most (the vendors' product briefs), 0 for
+        modules, which a board connects all.
     """
 
     name: str
@@ -40,6 +42,11 @@ class Peaks:
     sm_count: int
     sources: tuple[str, ...]
     note: str = ""
+    link_devices: int = 0
+
+    def links_all(self, n_ranks: int) -> bool:
+        """Whether its links can connect so many of them."""
+        return bool(self.link_bytes_per_s) and not 0 < self.link_devices < n_ranks
 
     def flops(self, dtype: str, *, matrix: bool | None = None) -> float | None:
         """Dense peak in FLOP/s of a data type, None where the device has no figure for it.
@@ -99,7 +106,7 @@ def lookup(name: str, memory_bytes: int = 0, sm_count: int = 0) -> Peaks | None:
 
 def find(name: str) -> Peaks | None:
     """The device that a person means by a name, None where there is none. Of several the one with
-    the fastest links: by "H100" people mean the module, not the card."""
+    the fastest links, and not a card: by "H100" and "A100" people mean the module."""
     if not name or len(name) > NAME_LIMIT:
         return None
     wanted = name.lower().removeprefix("nvidia ")
@@ -107,7 +114,7 @@ def find(name: str) -> Peaks | None:
     found = [entry.peaks for entry in table if entry.peaks.name.lower().endswith(wanted)]
     found = found or [e.peaks for e in table if wanted in e.peaks.name.lower()]
     found = found or [e.peaks for e in table if e.pattern.search(name)]
-    return max(found, key=lambda one: one.link_bytes_per_s, default=None)
+    return max(found, key=lambda p: (p.link_bytes_per_s, not p.link_devices), default=None)
 
 
 def known_devices() -> tuple[Peaks, ...]:
@@ -135,6 +142,7 @@ def _table() -> tuple[_Entry, ...]:
                 sm_count=device["sm_count"],
                 sources=tuple(device["sources"]),
                 note=device.get("note", ""),
+                link_devices=device.get("link_devices", 0),
             ),
         )
         for device in json.loads(text)["devices"]

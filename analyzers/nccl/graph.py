@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuprof.analyzers.nccl.conditions import Facts
 from gpuprof.analyzers.nccl.evidence import class_evidence, finding, ranks_of, row_evidence
 from gpuprof.commlog import CommLog
@@ -84,7 +86,20 @@ def _bad_link(log: CommLog) -> Problem | None:
     return None
 
 
-def _asymmetric(log: CommLog) -> Problem | None:
+@dataclass(frozen=True, slots=True)
+class UnevenLink:
+    """NVLink that a topology states unlike in its two directions. Bandwidths in GB/s."""
+
+    line: int
+    process: int | None
+    source: str
+    target: str
+    there_gbps: float
+    back_gbps: float
+
+
+def uneven_link(log: CommLog) -> UnevenLink | None:
+    """The first NVLink whose way back carries `ASYMMETRY` times as much as the way there."""
     links: dict[tuple[int | None, str, str], tuple[float, int]] = {}
     for node in log.topology:
         if node.link == "NVL" and node.kind == "GPU" and node.parent and node.bandwidth:
@@ -94,12 +109,20 @@ def _asymmetric(log: CommLog) -> Problem | None:
     for (process, a, b), (there, line) in links.items():
         back = links.get((process, b, a))
         if back is not None and there * ASYMMETRY <= back[0]:
-            return (
-                line,
-                process,
-                f"NVLink from GPU/{a} to GPU/{b} carries {there:g} GB/s, the way back {back[0]:g}",
-            )
+            return UnevenLink(line, process, a, b, there, back[0])
     return None
+
+
+def _asymmetric(log: CommLog) -> Problem | None:
+    link = uneven_link(log)
+    if link is None:
+        return None
+    return (
+        link.line,
+        link.process,
+        f"NVLink from GPU/{link.source} to GPU/{link.target} carries {link.there_gbps:g} GB/s,"
+        f" the way back {link.back_gbps:g}",
+    )
 
 
 def _thin_ring(log: CommLog) -> Problem | None:

@@ -13,9 +13,13 @@ from gpuprof.errors import GpuprofError
 if TYPE_CHECKING:
     from gpuprof.analyzers.communication_plan import Item
     from gpuprof.analyzers.fabric import Estimate, Fabric
+    from gpuprof.analyzers.nccl.stated import Stated
+    from gpuprof.peaks import Peaks
 
 SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 28, 1 << 30)
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send-recv")
+MOST = 1e15
+"""Parameters of a model that anybody may plan."""
 UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 
 
@@ -40,7 +44,10 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
         match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d{1,2})?)([kmgbt]?)", str(value).strip().lower())
         if match is None:
             self.fail(f"{value!r} is no number: say 7e9, 7b or 350m", param, ctx)
-        return float(match[1]) * UNITS[match[2]]
+        number = float(match[1]) * UNITS[match[2]]
+        if not 1 <= number <= MOST:
+            self.fail(f"{value!r} is not between 1 and {MOST:g}", param, ctx)
+        return number
 
 
 @plan.command()
@@ -66,8 +73,8 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
 )
 @click.option(
     "--log",
-    type=click.Path(exists=True, dir_okay=False),
-    help="NCCL's log of such a job: what it planned or nccl-tests measured in it.",
+    type=click.Path(exists=True),
+    help="NCCL's log of such a job, or a folder of them: what it planned or nccl-tests measured.",
 )
 @click.option("--params", type=Count(), help="Parameters of the model: 7e9, 7b, 350m.")
 @click.option(
@@ -145,20 +152,22 @@ def _fabric(given: dict[str, Any]) -> Fabric:
     ranks, per_node = given["ranks"], min(given["per_node"], given["ranks"])
     if ranks % per_node:
         raise GpuprofError(f"{ranks} ranks do not fill nodes of {per_node}", hint="say --per-node")
-    measured = (given["busbw"] or 0.0) * 1e9 or _measured(given["log"])
+    stated = _of_log(given["log"]) if given["log"] else None
+    network = stated and stated.network
     fabric = fabric_of(
         peaks,
         ranks,
         per_node,
-        network_bytes_per_s=(given["network_gbps"] or 0.0) * 1e9 / 8,
+        network_bytes_per_s=(given["network_gbps"] or (network.gbps if network else 0.0)) * 1e9 / 8,
         pcie_generation=given["pcie"] or 0,
-        measured_bytes_per_s=measured,
+        measured_bytes_per_s=(given["busbw"] or 0.0) * 1e9,
+        hop_ns=network.hop_us * 1e3 if network else 0.0,
     )
+    if stated is not None and not fabric.measured_bytes_per_s:
+        fabric = stated.applied_to(fabric)
+    measured = fabric.measured_bytes_per_s
     if not measured and not fabric.link_bytes_per_s and fabric.per_node > 1:
-        raise GpuprofError(
-            "what connects the GPUs is not known",
-            hint="give --device, --pcie, --busbw or --log",
-        )
+        raise _unknown_link(peaks, fabric)
     if not measured and fabric.nodes > 1 and not fabric.network_bytes_per_s:
         raise GpuprofError(
             f"{fabric.nodes} nodes, and no network between them",
@@ -167,19 +176,30 @@ def _fabric(given: dict[str, Any]) -> Fabric:
     return fabric
 
 
-def _measured(path: str | None) -> float:
-    if path is None:
-        return 0.0
-    from gpuprof.analyzers.nccl.bandwidth import expected_busbw_gbps
+def _unknown_link(peaks: Peaks | None, fabric: Fabric) -> GpuprofError:
+    if peaks is not None and peaks.link_devices:
+        return GpuprofError(
+            f"bridges connect at most {peaks.link_devices} {peaks.name}, not {fabric.per_node}",
+            hint="give --pcie for the way between the others, or --busbw",
+        )
+    if peaks is not None:
+        return GpuprofError(f"{peaks.name} has no links of its own", hint="give --pcie or --busbw")
+    return GpuprofError(
+        "what connects the GPUs of a node is not known", hint="give --device, --pcie or --busbw"
+    )
+
+
+def _of_log(path: str) -> Stated:
+    from gpuprof.analyzers.nccl.stated import stated_by
     from gpuprof.readers.nccl_log import read_nccl_log
 
-    found = expected_busbw_gbps(read_nccl_log(Path(path)))
+    found = stated_by(read_nccl_log(Path(path)))
     if found is None:
         raise GpuprofError(
             f"{path} states neither a bandwidth that NCCL planned nor one that was measured",
             hint="record it with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING",
         )
-    return found * 1e9
+    return found
 
 
 def _table(name: str, fabric: Fabric) -> list[Estimate]:
@@ -200,6 +220,8 @@ def _items(given: dict[str, Any], fabric: Fabric) -> list[Item]:
             hint="give --hidden and --sequence",
         )
     if not given["params"] and not wants_activations:
+        if given["step_ms"]:
+            raise GpuprofError("--step-ms is compared with a step's messages", hint="give --params")
         return []
     if not given["params"]:
         raise GpuprofError("the size of the model is missing", hint="give --params")

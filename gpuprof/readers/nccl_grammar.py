@@ -117,6 +117,7 @@ INFO_KINDS: tuple[LineKind, ...] = (
         r"|Successfully loaded external (?:network )?plugin (?P<b>\S+)"
         r"|P2P plugin (?:v\d+ )?(?P<c>\S+)"
         r"|NET/OFI (?:Initializing|Using) (?P<d>aws-ofi-nccl) ?(?P<plugin_version>\S*)"
+        r"|NET/OFI Running on (?P<platform>\S+) platform"
         r"|NET/OFI Selected (?:P|p)rovider is (?P<provider>\S+))",
         4,
     ),

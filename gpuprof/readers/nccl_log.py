@@ -31,7 +31,7 @@ from gpuprof.readers.nccl_grammar import (
 )
 from gpuprof.readers.nccl_prefix import LAUNCHER_RANK, PREFIX, TIMESTAMP
 from gpuprof.readers.nccl_rows import ROWS, transport
-from gpuprof.readers.nccl_tests_output import HEADER, bandwidths
+from gpuprof.readers.nccl_tests_output import HEADER, TableReader
 
 MAX_TEXT = 600
 """Characters of a line that are kept; the longest WARN of NCCL is below 500."""
@@ -90,7 +90,8 @@ def read_nccl_log(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str
         for data in nccl_scan.chunks(Path(place)):
             reader.read(data, index)
     log = reader.finish()
-    if not (reader.marked or log.counts or log.events or log.transports or log.calls):
+    found = log.counts or log.events or log.transports or log.calls or log.bandwidths
+    if not (reader.marked or found):
         raise InputError(
             f"{places[0]} holds no line of NCCL, RCCL or PyTorch's process group",
             hint="record one with NCCL_DEBUG=INFO",
@@ -137,7 +138,7 @@ class _Reader:
         self.file = 0
         self.line = 1
         self.marked = False
-        self.table = False
+        self.table: TableReader | None = None
 
     def read(self, data: bytes, file: int) -> None:
         self.file = file
@@ -150,9 +151,10 @@ class _Reader:
             else:
                 self._other(found)
         self._transports(data, first_line)
-        self.table = self.table or (first_line == 1 and HEADER in data)
-        if self.table and len(self.log.bandwidths) < MAX_BANDWIDTHS:
-            self.log.bandwidths += bandwidths(data, first_line)
+        if self.table is None and HEADER in data:
+            self.table = TableReader()
+        if self.table is not None and len(self.log.bandwidths) < MAX_BANDWIDTHS:
+            self.log.bandwidths += self.table.read(data, first_line)
         newlines = data.count(b"\n")
         self.line += newlines
         self.log.line_count += newlines
