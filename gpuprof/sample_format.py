@@ -24,7 +24,7 @@ is a day of the year 2043."""
 
 Whole = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
 MOST_READ = 2.0**64
-"""No counter of a driver or of Linux is wider. What is beyond it is damage, and overflows in sums."""
+"""No counter of a driver or of Linux is wider. What is beyond it is damage, and sums overflow."""
 
 Number = Whole | Annotated[float, msgspec.Meta(ge=-MOST_READ, le=MOST_READ)]
 
