@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -204,3 +205,10 @@ def _unknown(device: DeviceAccount, trace: Trace) -> DeviceAccount:
 
 def _crosses_the_bus(name: str) -> bool:
     return any(way in name for way in ("HtoD", "DtoH", "HostToDevice", "DeviceToHost"))
+
+
+def mean_step_ms(accounts: Sequence[RankAccount]) -> float:
+    """Mean length of the accounted steps, over ranks, in ms; 0 without any."""
+    lengths = [account.main.steps.length_ns for account in accounts]
+    means = [float(length.mean()) / 1e6 for length in lengths if len(length)]
+    return sum(means) / len(means) if means else 0.0

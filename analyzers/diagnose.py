@@ -215,7 +215,14 @@ def diagnose(
         warnings=tuple(dict.fromkeys(warnings)),
         headline=f"What the run waits for can't be told: {view.missing}."
         if view.missing
-        else headline(accounts, view.bound, findings, together, view.step_ms() or None),
+        else headline(
+            accounts,
+            view.bound,
+            findings,
+            together,
+            view.step_ms() or None,
+            verdicts.not_judged,
+        ),
         together=together,
         ranks=rank_summaries(accounts, waits, late),
         kernels=heaviest_kernels(view.first),

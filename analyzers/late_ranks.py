@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.analyzers.account import RankAccount
+from gpuprof.analyzers.account import RankAccount, mean_step_ms
 from gpuprof.analyzers.intervals import Spans, covered, intersect, union
 from gpuprof.analyzers.pricing import (
     DevicePricing,
@@ -70,7 +70,7 @@ def without_lateness(accounts: Sequence[RankAccount], comparison: RankComparison
     if not late or not known or len(known) < len(prices):
         return None
     least = min(known, key=lambda price: price.reduction)
-    return gain_of(least)
+    return gain_of(least, mean_step_ms(accounts))
 
 
 def without_transfers(accounts: Sequence[RankAccount], comparison: RankComparison) -> Gain | None:
@@ -86,7 +86,7 @@ def without_transfers(accounts: Sequence[RankAccount], comparison: RankCompariso
     known = [price for price in prices if price is not None]
     if not known or len(known) < len(prices):
         return None
-    return gain_of(mean_price(known))
+    return gain_of(mean_price(known), mean_step_ms(accounts))
 
 
 def held_up_by(

@@ -301,10 +301,20 @@ def mean_price(prices: Sequence[Price]) -> Price:
     )
 
 
-def gain_of(price: Price, how: str = "") -> Gain:
-    """The gain as the diagnosis states it, with the words for what was changed."""
+def gain_of(price: Price, step_ms: float, how: str = "") -> Gain:
+    """The gain as the diagnosis states it.
+
+    What a replay saves is a share of the replayed step, which differs from the measured one by the
+    replay's error. Of all gains it is the share that is carried over to the measured step, so that
+    "saves", "share" and "the step after it" are one number in three forms.
+
+    Args:
+        price: Of the change.
+        step_ms: The measured step that it is a share of: the mean over ranks.
+        how: The words for what was changed.
+    """
     return Gain(
-        step_ms=price.step_ns / 1e6,
+        step_ms=step_ms * (1 - price.reduction),
         reduction=price.reduction,
         low=price.low,
         high=price.high,

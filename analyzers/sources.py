@@ -148,14 +148,16 @@ def join(traced: Verdicts, others: Sequence[Finding]) -> Verdicts:
 
 
 def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Most gain first. What a late rank's own host does is the reason for its lateness, which is
-    one thing and saves the same: the lateness, which says whom the others wait for, comes first."""
+    """Most gain first, and so gravest first: the severity is a band of the gain. What a late rank's
+    own host does is the reason for its lateness, which is one thing and saves the same: the
+    lateness, which says whom the others wait for, comes first."""
     ordered = sorted(findings, key=_weight)
     late = next((f for f in ordered if f.cause == "nccl-wait" and f.late_ranks), None)
     host = next((f for f in ordered if f.cause == "host-overhead" and f.ranks), None)
     if late is None or host is None or late.gain is None or host.gain is None:
         return tuple(ordered)
     same = abs(late.gain.reduction - host.gain.reduction) < SAME_GAIN
+    same = same and late.severity == host.severity
     first = ordered.index(host)
     if same and set(host.ranks) <= set(late.late_ranks) and first < ordered.index(late):
         ordered.remove(late)
@@ -163,9 +165,17 @@ def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
     return tuple(ordered)
 
 
-def _weight(finding: Finding) -> tuple[int, float, bool]:
+_GRAVEST_FIRST = {"critical": 0, "warning": 1, "info": 2}
+
+
+def _weight(finding: Finding) -> tuple[int, int, float, bool]:
     """Most gain first; what stops or breaks the job comes before what slows it, and of two findings
-    with the same gain, unequal work comes before the waiting that it makes."""
+    with the same gain, unequal work comes before the waiting that it makes.
+
+    Of the causes of a step the severity is the band of the gain (of the share, where no gain is
+    priced), so that it changes nothing here. What logs and samples show has no cost of a step: it
+    stands by its severity, and no finding stands above a graver one."""
     stops = finding.cause in ("hang", "hardware-fault") and finding.severity == "critical"
     gain = finding.gain.reduction if finding.gain is not None else finding.share
-    return (0 if stops else 1, -gain, finding.cause == "nccl-wait")
+    order = _GRAVEST_FIRST[finding.severity]
+    return (0 if stops else 1, order, -gain, finding.cause == "nccl-wait")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.analyzers.account import DeviceAccount, RankAccount
+from gpuprof.analyzers.account import DeviceAccount, RankAccount, mean_step_ms
 from gpuprof.analyzers.kernels import Kind
 from gpuprof.analyzers.roofline import Limit, RooflineSummary, summarize
 from gpuprof.analyzers.wording import milliseconds, percent
@@ -18,6 +18,7 @@ from gpuprof.diagnosis import (
     ExcludedStep,
     Finding,
     KernelRow,
+    NotJudged,
     RankSummary,
     StepsSummary,
 )
@@ -96,12 +97,12 @@ def steps_summary(accounts: Sequence[RankAccount]) -> StepsSummary:
     first = accounts[0].main.steps
     lengths = [a.main.steps.length_ns for a in accounts]
     whole = np.concatenate(lengths)
-    means = [float(length.mean()) / 1e6 for length in lengths if len(length)]
+    mean = mean_step_ms(accounts)
     return StepsSummary(
         count=min(len(length) for length in lengths) if first.source != "none" else 0,
         source=first.source,
         median_ms=round(float(np.median(whole)) / 1e6, 4) if whole.any() else None,
-        mean_ms=round(float(np.mean(means)), 4) if any(means) else None,
+        mean_ms=round(mean, 4) if mean else None,
         excluded=tuple(
             ExcludedStep(step=account.main.steps.labels[i], rank=account.rank, why=why)
             for account in accounts
@@ -174,7 +175,9 @@ _HOLDS = {
     "memcpy": "waits for copies",
     "imbalance": "waits for devices with more work",
     "checkpoint": "waits for a checkpoint to be written",
+    "low-precision": "computes in fp32 beside its tensor cores",
 }
+"""What leads the sentence: the cause that stands first of those that take a share of the step."""
 
 _HOLDS_ON_CPU = {
     "dataloader": "waits for data",
@@ -182,6 +185,17 @@ _HOLDS_ON_CPU = {
     "host-overhead": "spends outside of operators",
     "imbalance": "waits for ranks with more work",
     "checkpoint": "waits for a checkpoint to be written",
+}
+
+_NOUNS = {
+    "dataloader": "data loading",
+    "small-batch": "the size of the batch",
+    "sync-points": "blocking calls",
+    "nccl-wait": "waiting in communication",
+    "host-overhead": "the host's overhead",
+    "memcpy": "copies between host and device",
+    "imbalance": "imbalance between ranks",
+    "checkpoint": "checkpoints",
 }
 
 _LIMITS = {
@@ -199,11 +213,13 @@ def headline(
     findings: Sequence[Finding],
     together: Estimate | None,
     step_ms: float | None,
+    not_judged: Sequence[NotJudged] = (),
 ) -> str:
     """One sentence: what the device does, what it costs, the most that could be saved.
 
     Args:
         step_ms: Mean length of the accounted steps; shares and savings are shares of it.
+        not_judged: What the recording can't show: no word of it being absent then.
     """
     has_device = any(len(d.events) for a in accounts for d in a.devices)
     subject = "The GPU" if has_device else "Training on the CPU"
@@ -223,7 +239,7 @@ def headline(
             return f"{subject} is busy {percent(busy)} of {each}; what limits it can't be told."
         text = (
             f"{subject} is busy {percent(busy)} of {each}, limited by {limit};"
-            " none of the known causes holds it up"
+            f" {_no_cause(not_judged)}"
         )
     else:
         held = holds[first.cause]
@@ -233,9 +249,18 @@ def headline(
             held = "is held up by late hosts, its own and other ranks',"
         text = f"{subject} {held} {percent(first.share)} of {each}"
     if together is not None and step_ms:
-        saved = together.reduction * step_ms
+        saved = max(step_ms - together.step_ms, 0.0)
         text += f"; the changes below could save up to {milliseconds(saved)}"
     return text + "."
+
+
+def _no_cause(not_judged: Sequence[NotJudged]) -> str:
+    """Nothing was found; what could not be judged may be there all the same."""
+    known = [_NOUNS[item.cause] for item in not_judged if item.cause in _NOUNS]
+    if not known:
+        return "none of the known causes holds it up"
+    named = known[0] if len(known) == 1 else f"{', '.join(known[:-1])} and {known[-1]}"
+    return f"no known cause was found, but {named} could not be judged"
 
 
 def _own_share(device: DeviceAccount) -> float:

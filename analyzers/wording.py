@@ -10,10 +10,22 @@ def percent(share: float) -> str:
 
 
 def milliseconds(value_ms: float) -> str:
-    """A time as text with three digits: "1,310 ms", "74.6 ms", "0.42 ms"."""
-    if value_ms >= 100:
+    """A time as text in the unit that reads best: "12.4 s", "1,310 ms", "174.6 ms", "4.20 ms",
+    "420 µs". The unit is chosen by what is left after rounding: never "1000 µs"."""
+    size = abs(value_ms)
+    if size >= 9_999.5:
+        return f"{value_ms / 1e3:,.1f} s"
+    if size >= 999.5:
         return f"{value_ms:,.0f} ms"
-    return f"{value_ms:.1f} ms" if value_ms >= 9.995 else f"{value_ms:.2f} ms"
+    if size >= 0.9995 or size == 0:
+        return f"{value_ms:.1f} ms" if size >= 9.995 else f"{value_ms:.2f} ms"
+    value_us = value_ms * 1e3
+    return f"{value_us:.0f} µs" if size >= 0.09995 else f"{value_us:.1f} µs"
+
+
+def microseconds(value_us: float) -> str:
+    """A time given in µs as text: see `milliseconds`."""
+    return milliseconds(value_us / 1e3)
 
 
 def in_bytes(size: float) -> str:

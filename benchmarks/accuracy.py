@@ -4,7 +4,8 @@
 
 CASES is a folder with `cases.jsonl` and the recordings it names (default: ../shared/cases/traces).
 A case says what it expects: `bound` (any of), `must` and `must_not` (causes), `gain` (cause ->
-range of the predicted reduction), `late_ranks`. A case is right when all of it holds.
+range of the predicted reduction), `late_ranks`. A case is right when all of it holds, and when
+every number that the diagnosis says twice is the same number.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpuprof.analyzers.wording import milliseconds
 from gpuprof.api import analyze
 from gpuprof.diagnosis import CAUSES, Diagnosis
 
@@ -42,6 +44,7 @@ def faults_of(diagnosis: Diagnosis, expect: dict[str, Any]) -> list[str]:
             faults.append(f"late ranks {late}, not {expect['late_ranks']}")
     if "steps" in expect and diagnosis.run.steps.source not in expect["steps"].split(" or "):
         faults.append(f"steps {diagnosis.run.steps.source}")
+    faults += number_faults(diagnosis)
     named = [
         *found,
         *(r.cause for r in diagnosis.ruled_out),
@@ -50,6 +53,28 @@ def faults_of(diagnosis: Diagnosis, expect: dict[str, Any]) -> list[str]:
     for cause in CAUSES:
         if named.count(cause) != 1:
             faults.append(f"{cause} appears {named.count(cause)} times")
+    return faults
+
+
+def number_faults(diagnosis: Diagnosis) -> list[str]:
+    """Where one number has two values: a gain as share and as step, in the first sentence and in
+    the joint saving; or a finding that stands above a graver one or one that saves more."""
+    faults = []
+    length = diagnosis.run.steps.length_ms or 0.0
+    best = diagnosis.together
+    gains = {f.cause: f.gain for f in diagnosis.findings if f.gain is not None}
+    for name, gain in (*gains.items(), *([("together", best)] if best is not None else [])):
+        if abs(gain.step_ms - length * (1 - gain.reduction)) > 1e-3 * length:
+            faults.append(f"{name}: step of {gain.step_ms:.4g} ms is no {gain.reduction:.1%} less")
+    if best is not None:
+        said = milliseconds(length - best.step_ms)
+        if f"up to {said}" not in diagnosis.headline:
+            faults.append(f"the headline does not say that {said} could be saved")
+        if any(gain.reduction > best.reduction + 1e-4 for gain in gains.values()):
+            faults.append("one change saves more than all together")
+    order = [("critical", "warning", "info").index(f.severity) for f in diagnosis.findings]
+    if order != sorted(order):
+        faults.append("a finding stands above a graver one")
     return faults
 
 

@@ -109,7 +109,8 @@ def _copies(traces: Sequence[Trace]) -> Iterator[str]:
 def write_reports(
     analysis: Analysis, out: str | os.PathLike[str], *, lang: str = "en"
 ) -> tuple[Path, Path]:
-    """Writes `report.html` and `diagnosis.json` into a folder.
+    """Writes `report.html` and `diagnosis.json` into a folder, both or neither: who interrupts it
+    keeps what was there.
 
     Returns:
         Their paths.
@@ -118,16 +119,29 @@ def write_reports(
         GpuprofError: the folder can't be written.
     """
     folder = Path(out)
+    json_path = folder / JSON_NAME
+    new = folder / f".{JSON_NAME}.{os.getpid()}"
+    made = not folder.exists()
+    begun = False
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        json_path = folder / JSON_NAME
-        json_path.write_bytes(to_json(analysis.diagnosis))
+        with new.open("xb") as file:  # never through a link that somebody left there
+            begun = True
+            file.write(to_json(analysis.diagnosis))
+        page = write_page(analysis, folder / REPORT_NAME, lang=lang)
+        new.replace(json_path)
+        begun = made = False
     except OSError as error:
         raise GpuprofError(
             f"cannot write to {folder}: {error.strerror or error}",
             hint="choose another place with --out",
         ) from error
-    return write_page(analysis, folder / REPORT_NAME, lang=lang), json_path
+    finally:
+        if begun:
+            new.unlink(missing_ok=True)
+        if made and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    return page, json_path
 
 
 def write_page(analysis: Analysis, path: str | os.PathLike[str], *, lang: str = "en") -> Path:

@@ -123,15 +123,21 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fixes: tuple[Fix, ...] = ()
 
 
-class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause that was looked for and is not there, with the number that says so."""
+class RuledOut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A cause that was looked for and is not there, with the number that says so.
+
+    `share` is what the rule measured: the same share of the step that a finding of the cause would
+    quote. None where it measured none.
+    """
 
     cause: str
     why: str
+    share: float | None = None
 
 
 class NotJudged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A cause that the recording cannot show. `missing` names the input, `command` records it."""
+    """A cause that the recording cannot show. `missing` names the input. `command` says how to
+    record it: prose, with what is to be typed between backticks."""
 
     cause: str
     missing: str

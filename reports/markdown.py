@@ -37,6 +37,13 @@ def inline_code(value: object) -> str:
     return f"{fence}{pad}{line}{pad}{fence}"
 
 
+def _typed(line: str) -> str:
+    """A sentence whose parts between backticks are code."""
+    return "".join(
+        inline_code(piece) if code else escape(piece) for piece, code in text.typed(line)
+    )
+
+
 def code_block(value: str, *, indent: str = "", language: str = "") -> list[str]:
     """A fenced block, each line indented so that it stays inside its list item."""
     block = text.clean_block(value)
@@ -174,9 +181,10 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
         lines += [f"## {words.say('section.not_judged')}", ""]
         for missing in diagnosis.not_judged:
             name = escape(words.name("cause", missing.cause))
-            lines += [f"- **{name}**: {escape(text.sentence(missing.missing))}"]
+            line = f"- **{name}**: {escape(text.sentence(missing.missing))}"
             if missing.command:
-                lines += ["", *code_block(missing.command, indent="  ", language="sh"), ""]
+                line += f" {_typed(text.sentence(missing.command))}"
+            lines += [line]
         lines += [""]
     lines += [f"## {words.say('section.data')}", ""]
     lines += [f"- {escape(text.sentence(warning))}" for warning in diagnosis.warnings]

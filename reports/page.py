@@ -223,6 +223,13 @@ def render(
     def code(value: str) -> Markup:
         return escape(text.clean_block(value))
 
+    def typed(value: str) -> Markup:
+        """A sentence whose parts between backticks are what a reader types."""
+        return Markup("").join(
+            Markup("<code>{}</code>").format(piece) if is_code else plain(piece)
+            for piece, is_code in text.typed(value)
+        )
+
     def verbatim(value: str) -> Markup:
         """Paths, names and hashes: copied by readers, so no space is touched."""
         return escape(text.clean(value))
@@ -242,6 +249,7 @@ def render(
         code=code,
         verbatim=verbatim,
         sentence=text.sentence,
+        typed=typed,
         waterfall=lambda row: Markup(charts.waterfall_bar(row)),
         share_bar=lambda share: Markup(charts.share_bar(share)),
         row_ms=lambda row: f"{text.number(row.ms, digits)}{text.NBSP}ms",

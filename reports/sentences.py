@@ -188,7 +188,7 @@ def translate(diagnosis: Diagnosis, translator: Translator | None) -> Diagnosis:
         bound=texts(diagnosis.bound, "why"),
         findings=findings,
         ruled_out=tuple(texts(item, "why") for item in diagnosis.ruled_out),
-        not_judged=tuple(texts(item, "missing") for item in diagnosis.not_judged),
+        not_judged=tuple(texts(item, "missing", "command") for item in diagnosis.not_judged),
         warnings=tuple(say(warning) for warning in diagnosis.warnings),
         run=msgspec.structs.replace(diagnosis.run, steps=steps),
         kernels=tuple(texts(row, "kind") for row in diagnosis.kernels),

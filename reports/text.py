@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from gpuprof.analyzers import wording
+
 NBSP = "\u00a0"
 """Between a number and its unit, so that a line never breaks there."""
 
@@ -69,6 +71,14 @@ def sentence(line: str) -> str:
     if not line or line[-1] in ".!?:…。！？：":
         return line
     return line + ("。" if _CHINESE.search(line) else ".")
+
+
+def typed(line: str) -> list[tuple[str, bool]]:
+    """A sentence in pieces, each with whether it stood between backticks: what is to be typed."""
+    pieces = clean(line).split("`")
+    if len(pieces) % 2 == 0:  # a backtick without its other half is a character like any other
+        return [(clean(line), False)]
+    return [(piece, index % 2 == 1) for index, piece in enumerate(pieces) if piece]
 
 
 def _demangled(name: str) -> str:
@@ -137,15 +147,7 @@ def number(value: float, digits: int) -> str:
 
 def milliseconds(value: float, *, unit: bool = True) -> str:
     """A duration given in ms, in the unit that reads best: `175.2 ms`, `1.24 s`, `45 µs`."""
-    size = abs(value)
-    if size >= 10_000:
-        text, name = number(value / 1e3, 1), "s"
-    elif size >= 100:
-        text, name = number(value, 1 if size < 1_000 else 0), "ms"
-    elif size >= 1 or size == 0:
-        text, name = number(value, 1 if size >= 10 else 2), "ms"
-    else:
-        text, name = number(value * 1e3, 0 if size >= 0.1 else 1), "µs"
+    text, _, name = wording.milliseconds(value).replace(",", "\u202f").partition(" ")
     return f"{text}{NBSP}{name}" if unit else text
 
 

@@ -291,7 +291,6 @@ ENGLISH: Mapping[str, str] = {
     "kernel.achieved": "of peak",
     "kernel.note": "Times are over the accounted steps.",
     # judgement
-    "not_judged.record": "Record what is missing:",
     # data
     "data.file": "File",
     "data.kind": "Kind",

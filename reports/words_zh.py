@@ -283,7 +283,6 @@ CHINESE: Mapping[str, str] = {
     "kernel.achieved": "峰值",
     "kernel.note": "时间统计自计入账目的各步。",
     # judgement
-    "not_judged.record": "这样记录缺少的内容：",
     # data
     "data.file": "文件",
     "data.kind": "种类",

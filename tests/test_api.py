@@ -85,6 +85,28 @@ def test_reports_are_written(trace: Path, tmp_path: Path) -> None:
     assert b"<html" in html.read_bytes()[:2_000]
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_an_interrupted_report_leaves_nothing_half(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """Ctrl-C while the page is made: no diagnosis.json without its page; an older one stays."""
+    out = tmp_path / "out"
+    analysis = analyze_paths(trace)
+    if there:
+        out.mkdir()
+        (out / JSON_NAME).write_text("older")
+
+    def interrupted(*_: object, **__: object) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpuprof.api.write_page", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_reports(analysis, out)
+    assert out.exists() == there
+    if there:
+        assert [(p.name, p.read_text()) for p in out.iterdir()] == [(JSON_NAME, "older")]
+
+
 def test_a_place_that_can_not_be_written_is_the_users_fault(trace: Path) -> None:
     """A file stands where the folder should be."""
     with pytest.raises(GpuprofError, match="cannot write to") as caught:

@@ -6,8 +6,8 @@ with exactly one of three things: a `Finding`, that it is ruled out, or that it 
 which recording would tell. It never prints, plots or changes anything.
 
 The bands are those that the field agrees on (XProf 5 and 20 % for input, TensorBoard's plugin 5 %
-for the loader, TraceML 10 and 20 %): under 5 % of the step a cause is not named, from 20 % it is
-critical.
+for the loader, TraceML 10 and 20 %): under 5 % of the step a cause is not named, and a finding
+whose gain is from 20 % of it is critical, from 5 % a warning, and below a note.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuprof.analyzers.account import RankAccount
+from gpuprof.analyzers.account import RankAccount, mean_step_ms
 from gpuprof.analyzers.facts import RunFacts
 from gpuprof.analyzers.group_skew import GroupSkew
-from gpuprof.analyzers.pricing import Price, trusted
+from gpuprof.analyzers.pricing import Price, gain_of, mean_price, trusted
 from gpuprof.analyzers.recorded_window import READY_FROM, RecordedWindow
 from gpuprof.analyzers.roofline import RooflineSummary
 from gpuprof.analyzers.why_late import RankParts
@@ -179,9 +179,7 @@ class RunView:
 
     def step_ms(self) -> float:
         """Mean length of the accounted steps, over ranks."""
-        lengths = [rank.main.steps.length_ns for rank in self.ranks]
-        means = [float(length.mean()) / 1e6 for length in lengths if len(length)]
-        return sum(means) / len(means) if means else 0.0
+        return mean_step_ms(self.ranks)
 
     def ranks_with(self, *buckets: str) -> tuple[int, ...]:
         """The ranks that are held by these buckets for at least the lower band."""
@@ -205,14 +203,7 @@ class RunView:
         return self._gain([self.joint.without_waiting_for(late)])
 
     def _gain(self, prices: Sequence[Price]) -> Gain:
-        n = len(prices)
-        reduction = sum(p.reduction for p in prices) / n
-        return Gain(
-            step_ms=self.step_ms() * (1 - reduction),
-            reduction=reduction,
-            low=sum(p.low for p in prices) / n,
-            high=sum(p.high for p in prices) / n,
-        )
+        return gain_of(mean_price(prices), self.step_ms())
 
     def prices(self, *removed: str, profiled: bool = True) -> list[Price] | None:
         """As `price`, for every rank on its own."""
@@ -231,6 +222,12 @@ class RunView:
         longest = [int(i) for i in part.argsort()[::-1][:MOST_WINDOWS] if part[i] > 0]
         return tuple(self.window(rank, int(gaps.start_ns[i]), int(gaps.end_ns[i])) for i in longest)
 
+
+RECORD_BOTH = (
+    "record host and device: `gpuprof run -- python train.py`, or in torch.profiler"
+    " `activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]`"
+)
+"""What to do where the host's side of a run is missing."""
 
 ALONE = "record on a machine that nothing else uses"
 """What to do where other processes hide what the run itself does."""
@@ -257,8 +254,11 @@ class Cause:
 
 
 def severity(share: float) -> Severity:
-    """The band of a share of the step."""
-    return "critical" if share >= CRITICAL_FROM else "warning"
+    """The band of what a finding is worth: the share of the step that its gain saves or, where no
+    gain is priced, that it holds. Findings stand in the order of the same number."""
+    if share >= CRITICAL_FROM:
+        return "critical"
+    return "warning" if share >= NAMED_FROM else "info"
 
 
 def confidence(
@@ -309,7 +309,7 @@ def finding(
         cause=cause,
         number=CAUSES.get(cause),
         title=title,
-        severity=severity(max(share, gain.reduction if gain else 0.0)),
+        severity=severity(share if gain is None else gain.reduction),
         confidence=confidence,
         share=round(share, 4),
         gain=gain,
@@ -356,7 +356,7 @@ def may_hide(run: RunView, cause: str, what: str, share: float) -> NotJudged | N
         cause=cause,
         missing=f"{what}: {percent(share)} of the step; what held the device in the"
         f" {percent(unexplained)} of idle time that nothing explains was not recorded",
-        command="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+        command=RECORD_BOTH,
     )
 
 

@@ -103,6 +103,7 @@ def judge(run: RunView) -> Verdict:
             cause=ID,
             why=too_little("idle while a checkpoint is written", share, run)
             + f" ({_number(first)} in the recorded steps, {first.mean_ms:.3g} ms each)",
+            share=share,
         )
     gain = run.price("checkpoint")
     if gain is not None and gain.reduction < LEAST_GAIN:
@@ -110,6 +111,7 @@ def judge(run: RunView) -> Verdict:
             cause=ID,
             why=f"checkpoints hold {percent(share)} of the step, but without them it would be only"
             f" {percent(gain.reduction)} shorter: other work comes out",
+            share=share,
         )
     worst = int(np.argmax(shares))
     rank, mine = run.ranks[worst], saves[worst]
@@ -148,6 +150,7 @@ def _outside_the_window(run: RunView) -> Verdict | None:
             cause=ID,
             why=f"no checkpoint was written in the recorded steps, and in the whole run saving took"
             f" {percent(share)} of the time ({each})",
+            share=share,
         )
     nothing = _Saves(np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
     return finding(
@@ -182,18 +185,19 @@ def _without_saves(run: RunView) -> Verdict:
             cause=ID,
             why=f"all that the host holds the device up for is {percent(idle)} of the recorded"
             " steps: no checkpoint can have cost more in them",
+            share=run.share("checkpoint"),
         )
     if any(_would_show(rank) for rank in run.ranks):
         text = "no checkpoint was written in the recorded steps"
         if run.facts.recomputes:
             text += " (activation checkpointing, which is in use, writes nothing)"
-        return RuledOut(cause=ID, why=text)
+        return RuledOut(cause=ID, why=text, share=0.0)
     return NotJudged(
         cause=ID,
         missing="nothing that was recorded would show a checkpoint being written: it looks like any"
         f" of the host work that holds {percent(idle)} of the step",
-        command='name it: with gpuprof.annotate("checkpoint"): torch.save(…), or record with'
-        " with_stack=True",
+        command='name it in the code, `with gpuprof.annotate("checkpoint"): torch.save(…)`, or'
+        " record with `with_stack=True`",
     )
 
 

@@ -28,6 +28,7 @@ import numpy as np
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
     LEAST_GAIN,
+    RECORD_BOTH,
     Cause,
     RunView,
     Verdict,
@@ -64,12 +65,13 @@ def judge(run: RunView) -> Verdict:
         return _without_loader(run)
     gain = run.price("input")
     if share < run.named_from:
-        return RuledOut(cause=ID, why=_not_waiting(run, fetches[0], share))
+        return RuledOut(cause=ID, why=_not_waiting(run, fetches[0], share), share=share)
     if gain is not None and gain.reduction < LEAST_GAIN:
         return RuledOut(
             cause=ID,
             why=f"the device waits {percent(share)} of the step for data, but without the wait the"
             f" step would be only {percent(gain.reduction)} shorter: other work comes out",
+            share=share,
         )
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, "input"))
     spans = _fetches(worst)
@@ -111,17 +113,24 @@ def _without_loader(run: RunView) -> Verdict:
         return NotJudged(
             cause=ID,
             missing="what the host did was not recorded (no operators, no annotations)",
-            command="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+            command=RECORD_BOTH,
         )
     idle = run.share("input", "host", "unknown", "sync")
     if idle < run.named_from:
-        return RuledOut(cause=ID, why=f"the host holds the device up for only {percent(idle)}")
+        return RuledOut(
+            cause=ID,
+            why=f"the host holds the device up for only {percent(idle)}",
+            share=run.share("input"),
+        )
     if run.first.trace.meta.with_stack or not run.facts.backward:
-        return RuledOut(cause=ID, why="no DataLoader and no loading of data was recorded")
+        return RuledOut(
+            cause=ID, why="no DataLoader and no loading of data was recorded", share=0.0
+        )
     return NotJudged(
         cause=ID,
         missing="no DataLoader was seen: data that comes another way looks like any host work",
-        command='name it: with gpuprof.annotate("input"): batch = next_batch()',
+        command='name it in the code, `with gpuprof.annotate("input"): batch = next_batch()`, and'
+        " record again",
     )
 
 

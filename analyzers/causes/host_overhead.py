@@ -28,6 +28,7 @@ from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
     ALONE,
     LEAST_GAIN,
+    RECORD_BOTH,
     Cause,
     RunView,
     Verdict,
@@ -71,19 +72,20 @@ def judge(run: RunView) -> Verdict:
         return NotJudged(
             cause=ID,
             missing="what the host did was not recorded",
-            command="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+            command=RECORD_BOTH,
         )
     charged = run.share(*BUCKETS)
     share = run.share_behind_communication(charged, "host", "allocator")
     if share < run.named_from:
         hidden = may_hide(run, ID, _subject(run), share)
-        return hidden or RuledOut(cause=ID, why=too_little(_subject(run), share, run))
+        return hidden or RuledOut(cause=ID, why=too_little(_subject(run), share, run), share=share)
     gain = run.price("host", "allocator")
     if gain is not None and gain.reduction < LEAST_GAIN:
         return RuledOut(
             cause=ID,
             why=f"the host is late for {percent(share)} of the step, but a faster host would make"
             f" it only {percent(gain.reduction)} shorter",
+            share=share,
         )
     unprofiled = run.price("host", "allocator", profiled=False)
     if unprofiled is not None and unprofiled.reduction < LEAST_GAIN:
@@ -91,6 +93,7 @@ def judge(run: RunView) -> Verdict:
             cause=ID,
             why=f"the host is late for {percent(share)} of the recorded step, about as much as the"
             " profiler's own records cost it",
+            share=min(unprofiled.reduction, share),
         )
     if not run.has_device:
         other = _passing(run, share, unprofiled)
@@ -125,6 +128,7 @@ def _passing(run: RunView, share: float, unprofiled: Gain | None) -> Verdict | N
             why=f"{percent(share)} of the recorded step passes outside of operators, and"
             f" {percent(unprofiled.reduction)} without the profiler's own records; named from"
             f" {percent(run.named_from)}",
+            share=min(unprofiled.reduction, share),
         )
     if run.ready_frac < READY_FROM:
         return None
@@ -151,6 +155,7 @@ def _passing(run: RunView, share: float, unprofiled: Gain | None) -> Verdict | N
         cause=ID,
         why=f"{percent(share)} of the step passes outside of operators, but only {percent(least)}"
         f" at the same places in each step: the rest comes and goes, and {busy}",
+        share=least,
     )
 
 

@@ -40,6 +40,7 @@ from gpuprof.analyzers.exposed import exposed_collectives
 from gpuprof.analyzers.group_skew import evidence_of
 from gpuprof.analyzers.imbalance import bubble_frac
 from gpuprof.analyzers.late_reasons import has_larger_launches, kernels_of
+from gpuprof.analyzers.pricing import gain_of
 from gpuprof.analyzers.wording import percent
 from gpuprof.analyzers.work_skew import (
     Bubble,
@@ -73,12 +74,13 @@ def judge(run: RunView) -> Verdict:
         return RuledOut(
             cause=ID,
             why="the ranks do not communicate in the recorded steps: none waits for another",
+            share=0.0,
         )
     idle = bubble.idle_frac if bubble is not None else 0.0
     # What uneven stages lose shows in the bubble as well: the larger of the two is the cost.
     share = max(skew.lost_frac, idle)
     if share < run.named_from:
-        return RuledOut(cause=ID, why=_even(run, skew, bubble))
+        return RuledOut(cause=ID, why=_even(run, skew, bubble), share=share)
     uneven = skew.lost_frac >= run.named_from
     others = run.may_be_others(ID, share)
     if others is not None and skew.lasting_frac < run.named_from and not idle:
@@ -92,6 +94,7 @@ def judge(run: RunView) -> Verdict:
             why=f"ranks compute unequally long ({percent(skew.lost_frac)} of the step), but evened"
             f" out the step would be only {percent(gain.reduction)} shorter: something else holds"
             " the rank that computes longest",
+            share=share,
         )
     late = run.comparison.late_ranks if run.comparison is not None else ()
     return finding(
@@ -128,12 +131,14 @@ def _one_rank(run: RunView) -> Verdict:
     world_size = rank.trace.meta.world_size
     collectives = bool(rank.is_communication.any()) or run.share("communication") > 0
     if world_size == 1 or (world_size is None and not collectives):
-        return RuledOut(cause=ID, why="one rank on one device: nothing to compare it with")
+        return RuledOut(
+            cause=ID, why="one rank on one device: nothing to compare it with", share=0.0
+        )
     of = f" of {world_size}" if world_size else ""
     return NotJudged(
         cause=ID,
         missing=f"one rank{of} was given: whether the others compute as long is in their traces",
-        command="record every rank, then: gpuprof analyze FOLDER-WITH-ALL-TRACES",
+        command="record every rank, and give all of their traces: `gpuprof analyze FOLDER`",
     )
 
 
@@ -146,6 +151,7 @@ def _devices(run: RunView, rank: RankAccount) -> Verdict:
             why=f"the {len(rank.devices)} devices of the process compute equally long"
             f" ({percent(skew.lost_frac)} of the step is lost, named from"
             f" {percent(run.named_from)})",
+            share=skew.lost_frac,
         )
     return finding(
         ID,
@@ -182,12 +188,10 @@ def _evened_out(run: RunView, skew: Skew) -> Gain | None:
     price = price_evened_out(run.ranks, skew)
     if price is None:
         return None
-    return Gain(
-        step_ms=run.step_ms() * (1 - price.reduction),
-        reduction=price.reduction,
-        low=price.low,
-        high=price.high,
-        how="the rank that computes longest replayed with its kernels shortened to the mean of all",
+    return gain_of(
+        price,
+        run.step_ms(),
+        "the rank that computes longest replayed with its kernels shortened to the mean of all",
     )
 
 

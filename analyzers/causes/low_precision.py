@@ -20,7 +20,6 @@ Whether a model keeps its accuracy has to be tried.
 from __future__ import annotations
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import DeviceAccount, RankAccount
@@ -59,9 +58,6 @@ in arithmetic; a promise beyond that needs a trial."""
 
 LEAST_SPEEDUP = 1.5
 """Below, the matrix units of this device in that type are no gain that could be relied on."""
-
-WARNING_FROM = 0.10
-"""Precision changes results, so a small gain is mentioned, not urged."""
 
 _TARGETS = ("tf32", "bf16", "fp16")
 """What fp32 work can move to, the smallest change first."""
@@ -103,7 +99,7 @@ def judge(run: RunView) -> Verdict:
             cause=ID,
             why=f"in {name} the step would be only {percent(gain.reduction)} shorter",
         )
-    found = finding(
+    return finding(
         ID,
         f"Matrix work in fp32 without tensor cores holds {percent(share)} of each step",
         share=share,
@@ -113,8 +109,6 @@ def judge(run: RunView) -> Verdict:
         fixes=_fixes(run, peaks),
         ranks=tuple(r.rank for r in run.ranks if _share(r, r.main) >= run.named_from),
     )
-    urged = gain is not None and gain.reduction >= WARNING_FROM
-    return replace(found, severity="warning" if urged else "info")
 
 
 def _target(peaks: Peaks) -> tuple[str, float] | None:
@@ -156,6 +150,7 @@ def _gain(run: RunView, target: str, speedup: float) -> Gain | None:
         return None
     return gain_of(
         mean_price(known),
+        run.step_ms(),
         f"the step replayed with these kernels {speedup:.2g} times as fast ({target} on matrix"
         " units, half of the ratio of the peaks, 3 at most)",
     )

@@ -32,6 +32,7 @@ from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
     LEAST_GAIN,
     MOST_WINDOWS,
+    RECORD_BOTH,
     Cause,
     RunView,
     Verdict,
@@ -69,7 +70,9 @@ and comes back."""
 def judge(run: RunView) -> Verdict:
     """Judges cause 6."""
     if not run.has_device:
-        return RuledOut(cause=ID, why="the CPU is the device: nothing is copied to another one")
+        return RuledOut(
+            cause=ID, why="the CPU is the device: nothing is copied to another one", share=0.0
+        )
     copies = [_mine(rank) for rank in run.ranks]
     shares = [_share(rank, mine) for rank, mine in zip(run.ranks, copies, strict=True)]
     share = float(np.mean(shares))
@@ -82,6 +85,7 @@ def judge(run: RunView) -> Verdict:
             why=f"copies between host and device hold {percent(share)} of the step, but if they ran"
             f" beside the kernels it would be only {percent(gain.reduction)} shorter: other work"
             " comes out",
+            share=share,
         )
     worst = int(np.argmax(shares))
     rank, mine = run.ranks[worst], copies[worst]
@@ -109,12 +113,14 @@ def _not_named(run: RunView, copies: list[Copies], share: float) -> Verdict:
             missing=f"copies alone hold {percent(share)} of the step; whether the host waited for"
             f" them in the {percent(unexplained)} of idle time that nothing explains was not"
             " recorded",
-            command="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+            command=RECORD_BOTH,
         )
     first = max(copies, key=len)
     if not len(first):
         return RuledOut(
-            cause=ID, why="nothing was copied between host and device in the recorded steps"
+            cause=ID,
+            why="nothing was copied between host and device in the recorded steps",
+            share=0.0,
         )
     running = max(float(first.duration_ns.sum()), 1.0)
     beside = percent(1.0 - float(first.exposed_ns.sum()) / running)
@@ -123,6 +129,7 @@ def _not_named(run: RunView, copies: list[Copies], share: float) -> Verdict:
         why=too_little("copies between host and device that nothing hides", share, run)
         + f" ({_count(first.per_step)} a step, {first.ms_per_step:.2g} ms in all, {beside} of"
         " it beside other work)",
+        share=share,
     )
 
 

@@ -57,6 +57,7 @@ from gpuprof.analyzers.late_ranks import (
 )
 from gpuprof.analyzers.late_reasons import evidence_of, fixes_of
 from gpuprof.analyzers.places import lines_of, records_lines
+from gpuprof.analyzers.pricing import gain_of
 from gpuprof.analyzers.ranks import RankComparison
 from gpuprof.analyzers.wording import percent
 from gpuprof.analyzers.work_skew import find_bubble, price_evened_out, rank_skew
@@ -95,6 +96,7 @@ def judge(run: RunView) -> Verdict:
             why=f"the stages of a pipeline pass {percent(bubble.idle_frac)} of the step in sends"
             " and receives, which is waiting for each other (see imbalance); other communication"
             f" holds {percent(max(run.share(*BUCKETS) - bubble.idle_frac, 0.0))}",
+            share=max(run.share(*BUCKETS) - bubble.idle_frac, 0.0),
         )
     if run.comparison is not None and run.comparison.matched:
         return _compared(run, run.comparison)
@@ -106,7 +108,7 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
     share = run.share(*BUCKETS)
     if share < run.named_from:
         tables = [exposed_collectives(rank) for rank in run.ranks]
-        return RuledOut(cause=ID, why=_hidden(run, tables, share))
+        return RuledOut(cause=ID, why=_hidden(run, tables, share), share=share)
     waiting = min(waiting_frac(run.ranks, comparison), share)
     # A late rank waits for nobody, though its steps are as long as those that wait for it.
     waited = waiting_frac(run.ranks, comparison, comparison.late_ranks)
@@ -118,6 +120,7 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
                 cause=ID,
                 why=f"{named_ranks(late)} often {'comes' if len(late) == 1 else 'come'} last, but"
                 f" if nobody waited the step would be only {percent(gain.reduction)} shorter",
+                share=share,
             )
         come = "comes" if len(late) == 1 else "come"
         title = f"{named_ranks(late).capitalize()} {come} late: the others wait"
@@ -130,7 +133,7 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
             why = _other_work_comes_out(share, gain)
             if waiting >= MOSTLY * share:
                 why += f"; {percent(waiting)} is waiting for other ranks, and none of them is late"
-            return RuledOut(cause=ID, why=why)
+            return RuledOut(cause=ID, why=why, share=share)
         title = f"Communication that nothing hides takes {percent(share)} of each step"
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
     table = exposed_collectives(worst)
@@ -182,12 +185,10 @@ def _punctual(run: RunView, comparison: RankComparison, late: tuple[int, ...]) -
         price = price_evened_out(run.ranks, skew) if not skew.same_work else None
         if price is not None:
             # Work can't be wished away: if a rank is late for having more of it, others must do it.
-            return Gain(
-                step_ms=run.step_ms() * (1 - price.reduction),
-                reduction=price.reduction,
-                low=price.low,
-                high=price.high,
-                how=f"the step replayed with the work of {named_ranks(late)} evened out over all",
+            return gain_of(
+                price,
+                run.step_ms(),
+                f"the step replayed with the work of {named_ranks(late)} evened out over all",
             )
     gain = run.price_without_waiting_for(late)
     how = f"all ranks replayed together, with nobody waiting for {named_ranks(late)}"
@@ -282,9 +283,9 @@ def _alone(run: RunView) -> Verdict:
     share = run.share(*BUCKETS)
     tables = [exposed_collectives(rank) for rank in run.ranks]
     if not share and not any(len(table) for table in tables):
-        return RuledOut(cause=ID, why="no collective ran in the recorded steps")
+        return RuledOut(cause=ID, why="no collective ran in the recorded steps", share=0.0)
     if share < run.named_from:
-        return RuledOut(cause=ID, why=_hidden(run, tables, share))
+        return RuledOut(cause=ID, why=_hidden(run, tables, share), share=share)
     if not run.has_device:
         waited = float(np.mean([waited_frac(rank) for rank in run.ranks]))
         if waited < run.named_from:
@@ -293,11 +294,11 @@ def _alone(run: RunView) -> Verdict:
                 missing=f"for {percent(share)} of the step a collective is under way and nothing is"
                 " computed, but it runs on a thread of its own, and the recording of one rank does"
                 " not show whether the training thread waits for it, or for which rank",
-                command="record all ranks and analyze them together: gpuprof analyze TRACES…",
+                command="record every rank, and give all of their traces: `gpuprof analyze FOLDER`",
             )
     gain = run.price("communication")
     if gain is not None and gain.reduction < LEAST_GAIN:
-        return RuledOut(cause=ID, why=_other_work_comes_out(share, gain))
+        return RuledOut(cause=ID, why=_other_work_comes_out(share, gain), share=share)
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
     table = tables[run.ranks.index(worst)]
     return finding(

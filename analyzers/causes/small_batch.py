@@ -60,7 +60,7 @@ def judge(run: RunView) -> Verdict:
         return NotJudged(
             cause=ID,
             missing="a device: on a CPU the trace does not show how full a kernel is",
-            command="record the run on its GPU",
+            command="record the run on its GPU: `gpuprof run -- python train.py`",
         )
     idle = run.share(*IDLE_BUCKETS)
     underfilled = run.roofline.underfilled_frac
@@ -68,17 +68,19 @@ def judge(run: RunView) -> Verdict:
         if idle < run.named_from:
             hidden = may_hide(run, ID, "waiting for launches", idle)
             kept_busy = f"the device is kept busy: it waits {percent(idle)}"
-            return hidden or RuledOut(cause=ID, why=kept_busy)
+            return hidden or RuledOut(cause=ID, why=kept_busy, share=idle)
         return NotJudged(
             cause=ID,
             missing="grid sizes and the number of multiprocessors (not recorded here)",
-            command="record with a current torch.profiler on a CUDA device",
+            command="record on a CUDA device with a current PyTorch:"
+            " `gpuprof run -- python train.py`",
         )
     if underfilled < UNDERFILLED_FROM:
         return RuledOut(
             cause=ID,
             why=f"kernels fill the device: {percent(1 - underfilled)} of their time with at least"
             " one thread block for every multiprocessor",
+            share=0.0,
         )
     if idle < run.named_from:
         hidden = may_hide(run, ID, "waiting for launches", idle)
@@ -86,6 +88,7 @@ def judge(run: RunView) -> Verdict:
             cause=ID,
             why=f"kernels leave multiprocessors empty {percent(underfilled)} of their time, but the"
             f" device hardly waits for launches ({percent(idle)})",
+            share=idle,
         )
     waiting = run.share("input")
     if waiting >= run.named_from:

@@ -31,6 +31,7 @@ from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
     LEAST_GAIN,
     MOST_WINDOWS,
+    RECORD_BOTH,
     Cause,
     RunView,
     Verdict,
@@ -79,12 +80,13 @@ def judge(run: RunView) -> Verdict:
         return RuledOut(
             cause=ID,
             why="the CPU is the device: the host can't run ahead of it, so nothing is lost",
+            share=0.0,
         )
     if not any(rank.host.recorded for rank in run.ranks):
         return NotJudged(
             cause=ID,
             missing="runtime calls were not recorded",
-            command="record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+            command=RECORD_BOTH,
         )
     calls = sum(int(_counted(rank).sum()) for rank in run.ranks)
     share = float(np.mean([_share(rank) for rank in run.ranks]))
@@ -94,16 +96,19 @@ def judge(run: RunView) -> Verdict:
     if calls:
         share = run.share_behind_waits(share, "sync")
     if not calls:
-        return RuledOut(cause=ID, why="no call in the recorded steps waits for the device")
+        return RuledOut(
+            cause=ID, why="no call in the recorded steps waits for the device", share=0.0
+        )
     if share < run.named_from:
         hidden = may_hide(run, ID, "idle after blocking calls", share)
-        return hidden or RuledOut(cause=ID, why=_harmless(run, calls, share))
+        return hidden or RuledOut(cause=ID, why=_harmless(run, calls, share), share=share)
     gain = run.price("sync")
     if gain is not None and gain.reduction < LEAST_GAIN:
         return RuledOut(
             cause=ID,
             why=f"the device is idle {percent(share)} of the step after blocking calls, but without"
             f" them the step would be only {percent(gain.reduction)} shorter",
+            share=share,
         )
     worst = max(run.ranks, key=_share)
     title = f"Blocking calls leave the device idle {percent(share)} of each step"

@@ -54,6 +54,10 @@ def everything_holds(diagnosis: Diagnosis) -> None:
         assert 0 <= finding.share <= 1
         if finding.gain is not None:
             assert 0 <= finding.gain.low <= finding.gain.reduction <= finding.gain.high <= 1
+            after = (diagnosis.run.steps.length_ms or 0.0) * (1 - finding.gain.reduction)
+            assert finding.gain.step_ms == pytest.approx(after, rel=1e-3, abs=1e-3)
+    order = [("critical", "warning", "info").index(f.severity) for f in diagnosis.findings]
+    assert order == sorted(order), "no finding stands above a graver one"
 
 
 @settings(max_examples=60, deadline=None)

@@ -19,7 +19,7 @@ def run(usual_ms: float, long_ms: float, every: int, n: int = 400) -> dict[int, 
 def test_steps_of_a_run_are_a_fact() -> None:
     """Of the first rank; the first steps are warm-up."""
     assert plain(steps_of_the_run(run(20, 400, 50))["all steps of the run"]) == (
-        "400: 20.0 ms usually, 1 % over 400 ms"
+        "400: 20.0 ms usually, 1 % over 400.0 ms"
     )
 
 

@@ -18,7 +18,7 @@ from gpuprof.analyzers.summary import (
     rank_summaries,
     steps_summary,
 )
-from gpuprof.diagnosis import BUCKETS, Bound, Estimate, Finding
+from gpuprof.diagnosis import BUCKETS, Bound, Estimate, Finding, NotJudged
 
 
 @settings(max_examples=40, deadline=None)
@@ -121,7 +121,7 @@ def test_one_row_a_rank_and_device() -> None:
 
 def say(job: Job, findings: tuple[Finding, ...] = (), class_: str = "compute") -> str:
     bound = Bound(class_=class_, also=("compute", "input"), why="")  # type: ignore[arg-type]
-    estimate = Estimate(step_ms=1.0, reduction=0.5) if findings else None
+    estimate = Estimate(step_ms=2.5, reduction=0.5) if findings else None
     text = headline([job.account()], bound, findings, estimate, 5.0)
     return text.replace("\u00a0", " ")
 
@@ -142,6 +142,22 @@ def test_without_findings_the_bound_is_said() -> None:
     assert "limited by arithmetic" in say(training(3))
     assert "arithmetic and data loading" in say(training(3), class_="mixed")
     assert "can't be told" in say(training(3), class_="unknown")
+
+
+def test_what_was_not_judged_is_not_called_absent() -> None:
+    """`none of the known causes` is only said where all of them were looked for."""
+    accounts = [training(3).account()]
+    bound = Bound(class_="communication")
+    missing = tuple(NotJudged(cause=c, missing="x") for c in ("nccl-wait", "imbalance"))
+    text = headline(accounts, bound, (), None, 5.0, missing)
+    assert "waiting in communication and imbalance between ranks could not be judged" in text
+    assert "none of the known causes" not in text
+    assert "none of the known causes holds it up" in headline(accounts, bound, (), None, 5.0)
+
+
+def test_work_in_fp32_leads_where_it_stands_first() -> None:
+    text = say(training(3), (found("low-precision"), found("nccl-wait")))
+    assert text.startswith("The GPU computes in fp32 beside its tensor cores 40 %")
 
 
 def test_a_cpu_run_is_not_called_a_gpu() -> None:

@@ -38,7 +38,7 @@ def test_fp32_products_on_an_a100_are_found_and_priced_at_three_times() -> None:
     """900 of 1,000 µs, three times as fast: 600 µs go (the ratio of peaks would be eight)."""
     found = low_precision.judge(view(run().trace))
     assert isinstance(found, Finding)
-    assert (found.cause, found.number, found.severity) == ("low-precision", None, "warning")
+    assert (found.cause, found.number, found.severity) == ("low-precision", None, "critical")
     assert found.share == pytest.approx(0.9, abs=0.01)
     assert found.gain is not None
     assert found.gain.reduction == pytest.approx(0.6, abs=0.01)
@@ -47,10 +47,15 @@ def test_fp32_products_on_an_a100_are_found_and_priced_at_three_times() -> None:
     assert "156 in tf32" in texts(found.evidence)
 
 
-def test_a_small_gain_is_only_mentioned() -> None:
-    small = low_precision.judge(view(mixed().trace))
+def test_its_gain_is_a_share_of_the_measured_step_and_sets_its_band() -> None:
+    """As of every other cause: of the replayed step it would be another number."""
+    run_view = view(mixed().trace)
+    small = low_precision.judge(run_view)
     assert isinstance(small, Finding)
-    assert small.severity == "info"
+    assert small.gain is not None
+    assert small.severity == "warning"
+    assert 0.05 <= small.gain.reduction < 0.2
+    assert small.gain.step_ms == pytest.approx(run_view.step_ms() * (1 - small.gain.reduction))
 
 
 def mixed() -> Machine:

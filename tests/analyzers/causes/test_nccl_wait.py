@@ -177,7 +177,7 @@ def test_a_late_rank_is_named_with_what_holds_it_up() -> None:
     said = texts(found.evidence)
     assert "Rank 2 was late in 6 of 6 steps" in said
     assert "idle after blocking calls, the others" in said
-    assert "spends longer in host code, launches and blocking calls: 0.5" in said
+    assert "spends longer in host code, launches and blocking calls: 5" in said
     assert found.fixes[0].title == "Take from rank 2 what only it does on the host"
 
 

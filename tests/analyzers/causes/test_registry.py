@@ -101,7 +101,8 @@ def test_every_cause_answers_on_any_run(cause: Cause, run: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "expected"), [(0.05, "warning"), (0.1999, "warning"), (0.2, "critical")]
+    ("share", "expected"),
+    [(0.0499, "info"), (0.05, "warning"), (0.1999, "warning"), (0.2, "critical")],
 )
 def test_a_fifth_is_critical(share: float, expected: str) -> None:
     assert severity(share) == expected
@@ -113,11 +114,17 @@ def test_the_band_is_doubled_without_steps() -> None:
     assert view(training(3, marks=False)).named_from == NAMED_WITHOUT_STEPS == 0.10
 
 
-def test_a_gain_above_the_share_counts_for_the_severity() -> None:
+def test_the_severity_is_the_band_of_the_gain() -> None:
+    """Of what stands in the order of gains, no finding may be graver than the one above it."""
     gain = Gain(step_ms=1.0, reduction=0.3, low=0.3, high=0.3)
     found = finding("dataloader", "", share=0.1, gain=gain, confidence=1, evidence=(), fixes=())
     assert found.severity == "critical"
     assert found.number == 1
+    little = Gain(step_ms=1.0, reduction=0.03, low=0.03, high=0.03)
+    hidden = finding("nccl-wait", "", share=0.6, gain=little, confidence=1, evidence=(), fixes=())
+    assert hidden.severity == "info"
+    unpriced = finding("nccl-wait", "", share=0.6, gain=None, confidence=1, evidence=(), fixes=())
+    assert unpriced.severity == "critical"
     assert (
         finding("throttling", "", share=0, gain=None, confidence=1, evidence=(), fixes=()).number
         is None
