@@ -18,7 +18,7 @@ import click
 from gpuprof import __version__
 from gpuprof.commands.attach import attach
 from gpuprof.commands.compare import compare
-from gpuprof.commands.completion import completion
+from gpuprof.commands.completion import a_command, completion, faults
 from gpuprof.commands.gate import gate
 from gpuprof.commands.output import deliver as _deliver
 from gpuprof.commands.output import format_option, lang_option
@@ -68,6 +68,7 @@ def cli(context: click.Context, debug: bool) -> None:
 @cli.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path())
 @click.option(
+    "-o",
     "--out",
     default=DEFAULT_OUT,
     show_default=True,
@@ -132,9 +133,16 @@ def analyze(
 
 
 @cli.command()
-@click.option("--fault", default="dataloader", show_default=True, help="Which fault to plant.")
+@click.option(
+    "--fault",
+    default="dataloader",
+    show_default=True,
+    shell_complete=faults,
+    help="Which fault to plant; --list shows them.",
+)
 @click.option("--fixed", is_flag=True, help="Run the repaired form of the same workload.")
 @click.option(
+    "-o",
     "--out",
     default="gpuprof-demo",
     show_default=True,
@@ -142,8 +150,9 @@ def analyze(
     help="Folder for the recording and the report.",
 )
 @click.option("--list", "show", is_flag=True, help="List the faults that can be planted here.")
+@format_option
 @lang_option
-def demo(fault: str, fixed: bool, out: str, show: bool, lang: str) -> None:
+def demo(fault: str, fixed: bool, out: str, show: bool, form: str, lang: str) -> None:
     """Record a real small training loop with a planted fault, and diagnose it.
 
     Runs on the GPU if there is one, else on the CPU, in under a minute. Needs torch.
@@ -168,8 +177,9 @@ def demo(fault: str, fixed: bool, out: str, show: bool, lang: str) -> None:
         analysis = analyze_paths(
             *recorded.traces, *recorded.attribution, cores=_own_cores(), progress=told
         )
-    click.echo(f"Recorded {recorded.workload.name} on {recorded.device}; planted: {fault}.\n")
-    _deliver(analysis, str(folder), None, "text", files=True, lang=lang)
+    said = f"Recorded {recorded.workload.name} on {recorded.device}; planted: {fault}."
+    click.echo(f"{said}\n" if form == "text" else said, err=form != "text")
+    _deliver(analysis, str(folder), None, form, files=True, lang=lang)
 
 
 @cli.command()
@@ -204,8 +214,11 @@ def doctor(as_json: bool) -> None:
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument(
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=a_command
+)
 @click.option(
+    "-o",
     "--out",
     type=click.Path(file_okay=False),
     help="Run directory; all nodes of a job need the same, on a shared disk."
@@ -236,7 +249,8 @@ def run(
     """Run a job and record it, without a change to it.
 
     COMMAND gets the terminal, the signals and the exit status. Every Python process in it that
-    trains is recorded. The verdict goes to standard error when the job has ended.
+    trains is recorded. The verdict goes to standard error when the job has ended. Nothing is
+    written between the job's own lines: `gpuprof watch` in a second terminal is the live view.
 
     \b
     Examples:

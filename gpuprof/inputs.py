@@ -20,15 +20,24 @@ MAX_SHOWN = 200
 
 _TRACE_NAME = re.compile(r".*\.json(\.gz)?$", re.IGNORECASE)
 _OTHER_NAME = re.compile(
-    r".*\.(log|txt|csv|out|jsonl)(\.gz)?$|.*(dump|trace|nccl)[^/]*$", re.IGNORECASE
+    r".*\.(log|txt|csv|out|jsonl|xml|err)([.-]\w+){0,2}$"  # rotated and packed ones as well
+    r"|.*(dump|trace|nccl|smi|dmon|topo|dmesg|xid)[^/]*$",
+    re.IGNORECASE,
 )
+MOST_UNNAMED = 200
+"""Files of a folder that are looked into although nothing in their names speaks for them, where the
+others hold nothing."""
+
 _ATTRIBUTION = re.compile(r"attribution-rank\d+\.json(\.gz)?$")
 _LIBRARY_TALKS = re.compile(
     r"\bNCCL\b|\bncclSystemError|ProcessGroupNCCL|\bRCCL\b|Watchdog caught collective"
 )
 _OWN_OUTPUT = frozenset({"diagnosis.json", "manifest.json"})
 
-HINT = "give Kineto traces (.json, .json.gz), a folder of them, or a run directory"
+HINT = (
+    "give Kineto traces (.json, .json.gz), logs of NCCL or nvidia-smi, a folder of them, or a run"
+    " directory"
+)
 
 
 @dataclass(slots=True)
@@ -94,7 +103,7 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
             else:
                 _take_folder(path, inputs)
             if before and inputs.is_empty() and not inputs.attribution:
-                raise InputError(f"{path} holds nothing that can be analyzed", hint=HINT)
+                raise InputError(f"{path} holds nothing that can be analyzed", hint=_found(path))
         else:
             _take(path, inputs, named=True)
     _warn_of_left_out(inputs)
@@ -123,7 +132,19 @@ def _is_folder(path: Path) -> bool:
         raise InputError(f"cannot read {shown}", hint=reason) from error
 
 
+def _found(folder: Path) -> str:
+    """What to give instead of a folder, with the names of what is in it."""
+    names = [path.name for path in _files_under(folder)]
+    if not names:
+        return f"it has no files; {HINT}"
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    listed = ", ".join(shown(Path(name)) for name in names[:3])
+    return f"none of {listed}{more} is of a kind that is read; {HINT}"
+
+
 def _take_folder(folder: Path, inputs: Inputs) -> None:
+    unnamed = []
+    before = inputs.is_empty() and not inputs.attribution
     for path in _files_under(folder):
         if path.name in _OWN_OUTPUT:
             continue
@@ -132,6 +153,12 @@ def _take_folder(folder: Path, inputs: Inputs) -> None:
                 inputs.empty.append(path)
             continue
         if _TRACE_NAME.match(path.name) or _OTHER_NAME.match(path.name):
+            _take(path, inputs, named=False)
+        else:
+            unnamed.append(path)
+    if before and inputs.is_empty() and not inputs.attribution:
+        # Whoever gives a folder means what is in it, whatever its files are called.
+        for path in unnamed[:MOST_UNNAMED]:
             _take(path, inputs, named=False)
 
 

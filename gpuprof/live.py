@@ -6,8 +6,9 @@ samples. Nothing is written, and nothing is asked of the job.
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,22 @@ RECENT_SAMPLES = 60
 
 MAX_LOG_BYTES = 4 << 20
 """A segment of a step log is 1 MiB; a larger file is not one."""
+
+
+PROGRESS = "progress.json"
+"""What an attachment knows of the ranks while it records them; gone when it ends."""
+
+MOST_BEATS = 64
+
+
+class Progress(msgspec.Struct):
+    """One rank in the middle of an attachment. steps: seen so far. ends_ns: when the latest of them
+    ended, oldest first."""
+
+    rank: int
+    host: str = ""
+    steps: int = 0
+    ends_ns: list[int] = []
 
 
 class _Steps(msgspec.Struct):
@@ -103,8 +120,8 @@ def look(folder: Path) -> Live:
         found = run.load(folder)
     except InputError:  # the job has only begun
         return Live(folder, (), (), (), (), False)
-    ranks = []
-    for rank in sorted({*found.ranks, *found.steps}):
+    ranks = [] if found.steps else _attached(folder)
+    for rank in sorted({*found.ranks, *found.steps} - {one.rank for one in ranks}):
         record = found.ranks.get(rank)
         count, latest = _latest(found.steps.get(rank, ()))
         ranks.append(
@@ -126,6 +143,43 @@ def look(folder: Path) -> Live:
         _host_busy(nodes[0]) if nodes else (),
         found.manifest.ended_unix_s > 0,
     )
+
+
+def note_progress(folder: Path, ranks: Sequence[Progress]) -> None:
+    """Says in a run directory how far an attachment is.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    temporary = folder / f".{PROGRESS}"
+    temporary.write_bytes(msgspec.json.encode(list(ranks)))
+    temporary.replace(folder / PROGRESS)
+
+
+def end_progress(folder: Path) -> None:
+    """Takes that away again."""
+    for name in (PROGRESS, f".{PROGRESS}"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _attached(folder: Path) -> list[LiveRank]:
+    """The ranks of an attachment that is under way, by what it notes."""
+    try:
+        with (folder / PROGRESS).open("rb") as file:
+            noted = msgspec.json.decode(file.read(MAX_LOG_BYTES), type=list[Progress])
+    except (OSError, msgspec.DecodeError):
+        return []
+    return [
+        LiveRank(
+            rank=one.rank,
+            host=one.host,
+            now="recording",
+            steps=one.steps,
+            step_ms=tuple((b - a) / 1e6 for a, b in itertools.pairwise(one.ends_ns[-MOST_BEATS:])),
+            windows=0,
+        )
+        for one in noted
+    ]
 
 
 def _latest(logs: Iterable[Path]) -> tuple[int, list[int]]:

@@ -33,6 +33,11 @@ def cut(value: str, width: int) -> str:
     return value
 
 
+def shorten(value: str, width: int) -> str:
+    """Like `cut`, with an ellipsis where something went."""
+    return value if cells(value) <= width else cut(value, max(width - 1, 0)) + "…"
+
+
 def wrap(value: str, width: int, first: str, indent: int) -> list[str]:
     """Lines of at most `width` columns; wide text breaks between any two characters.
 
@@ -53,6 +58,11 @@ def wrap(value: str, width: int, first: str, indent: int) -> list[str]:
             lines.append(line.rstrip())
             line, used = " " * indent, indent
             unit = unit.lstrip()  # noqa: PLW2901 - a line does not begin with the space before it
+        while cells(unit.rstrip()) > width - used and width > indent:  # longer than a line: a path
+            part = cut(unit, width - used)
+            lines.append(line + part)
+            unit = unit[len(part) :]  # noqa: PLW2901
+            line, used = " " * indent, indent
         line += unit
         used += cells(unit)
     return [*lines, line.rstrip()]

@@ -129,7 +129,7 @@ def _budget(diagnosis: Diagnosis, words: Catalog) -> Figure | None:
         [bars],
         height=_tall(len(rows)),
         yaxis={"autorange": "reversed", "automargin": True},
-        xaxis={"title": words.say("chart.step_share"), "range": [0, 112]},
+        xaxis={"title": words.say("chart.step_share"), "range": [0, 125]},
     )
 
 

@@ -16,6 +16,10 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 MOST_ROWS = 16
 """Ranks and GPUs that have a row; the slowest ranks come first beyond that."""
 
+NARROW = 64
+"""Columns below which the small curves, the windows and the devices' models are left out: a number
+in pieces tells nothing."""
+
 SLOW = 1.2
 """A rank whose median step is this many times that of all is marked."""
 
@@ -56,7 +60,7 @@ class Gpu(Protocol):
 
 def spark(values: Sequence[float], width: int, top: float | None = None) -> str:
     """The latest values as a line of blocks, from 0 to the largest (or `top`)."""
-    shown = values[-width:]
+    shown = values[-width:] if width else ()
     most = max(top or 0.0, max(shown, default=0.0)) or 1.0
     return "".join(
         BLOCKS[min(len(BLOCKS) - 1, max(0, int(value / most * len(BLOCKS))))] for value in shown
@@ -77,7 +81,7 @@ def render(
     from rich.console import Group
     from rich.text import Text
 
-    room = max(8, min(40, width - 52))
+    room = max(8, min(40, width - 52)) if width >= NARROW else 0
     parts: list[object] = [Text(text.clean(title, width), "bold", overflow="ellipsis")]
     if ranks:
         parts.append(_ranks(ranks, words, room))
@@ -100,29 +104,22 @@ def _ranks(ranks: Sequence[Rank], words: Catalog, room: int) -> object:
     if len(ordered) > MOST_ROWS:
         ordered.sort(key=lambda rank: -(rank.median_ms or 0.0))
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for key in (
-        "rank.column",
-        "live.steps",
-        "live.last",
-        "rank.median",
-        "live.windows",
-        "live.now",
-    ):
+    keys = ["rank.column", "live.steps", "live.last", "rank.median", "live.windows", "live.now"]
+    for key in keys if room else keys[:4]:
         table.add_column(words.say(key), justify="right" if key != "live.now" else "left")
     table.add_column("")
     for rank in ordered[:MOST_ROWS]:
         median = rank.median_ms
         slow = len(ranks) > 1 and median is not None and usual and median > SLOW * usual
-        table.add_row(
+        cells = [
             str(rank.rank),
             text.count(rank.steps),
             text.milliseconds(rank.step_ms[-1]) if rank.step_ms else "",
             text.milliseconds(median) if median is not None else "",
-            str(rank.windows),
-            words.name("live.state", text.clean(rank.now, 20)),
-            spark(rank.step_ms, room),
-            style="red" if slow else "",
-        )
+        ]
+        if room:
+            cells += [str(rank.windows), words.name("live.state", text.clean(rank.now, 20))]
+        table.add_row(*cells, spark(rank.step_ms, room), style="red" if slow else "")
     return table
 
 
@@ -130,21 +127,22 @@ def _gpus(gpus: Sequence[Gpu], words: Catalog, room: int) -> object:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for key in ("live.gpu", "curve.util", "curve.power", "curve.clock", "curve.memory"):
+    keys = ["live.gpu", "curve.util", "curve.power", "curve.clock", "curve.memory"]
+    for key in keys if room else [*keys[:3], keys[4]]:
         table.add_column(words.say(key), justify="left" if key == "live.gpu" else "right")
     table.add_column("")
     for gpu in gpus[:MOST_ROWS]:
         memory = _amount(gpu.memory_bytes / 1e9, "GB")
-        if memory and not math.isnan(gpu.memory_total_bytes):
+        if room and memory and not math.isnan(gpu.memory_total_bytes):
             memory = f"{memory} / {_amount(gpu.memory_total_bytes / 1e9, 'GB')}"
-        table.add_row(
-            text.clean(gpu.label, 32),
+        label = text.clean(gpu.label, 32)
+        cells = [
+            label if room else label.partition(" · ")[0],
             text.percent(gpu.util[-1]) if gpu.util else "",
             _amount(gpu.power_w, "W"),
-            _amount(gpu.clock_mhz, "MHz"),
-            memory,
-            spark(gpu.util, room, 1.0),
-        )
+        ]
+        cells += [_amount(gpu.clock_mhz, "MHz")] if room else []
+        table.add_row(*cells, memory, spark(gpu.util, room, 1.0))
     return table
 
 

@@ -65,7 +65,7 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis, words: Catalog
     if diagnosis.run.world_size > 1 and finding.ranks:
         facts.append(story.ranks(finding.ranks, words))
     if finding.late_ranks:
-        facts.append(words.say("finding.late", ranks=text.rank_list(finding.late_ranks)))
+        facts.append(story.late(finding.late_ranks, words))
     lines = [f"### {number}. {escape(finding.title)} ({saving})", "", escape(" · ".join(facts)), ""]
     lines += [f"- {escape(item.text)}" for item in finding.evidence]
     lines += [""]

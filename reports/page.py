@@ -92,9 +92,7 @@ def _finding(
         "share": words.say("finding.share", share=text.percent(finding.share))
         if gain is None and finding.share > 0
         else "",
-        "late": words.say("finding.late", ranks=text.rank_list(finding.late_ranks))
-        if finding.late_ranks
-        else "",
+        "late": story.late(finding.late_ranks, words),
         "gain_main": "",
         "gain_note": "",
         "gain_text": story.gain_sentence(finding, diagnosis, words),
@@ -279,9 +277,7 @@ def render(
         cost=story.cost(diagnosis, words),
         together=story.together(diagnosis, words),
         keys=story.key_figures(diagnosis, words),
-        warnings_line=words.say("warnings.top.one")
-        if len(diagnosis.warnings) == 1
-        else words.say("warnings.top.many", count=text.count(len(diagnosis.warnings))),
+        warnings_line=story.warnings_line(diagnosis, words),
         budget=rows,
         stacked=Markup(charts.stacked_bar(rows, words)),
         step_ms=step,
@@ -294,7 +290,10 @@ def render(
         ],
         ranks=ranks,
         most=MOST_UNFOLDED,
-        ranks_line=words.say("rank.some_late", ranks=text.rank_list(late))
+        ranks_line=words.say(
+            "rank.some_late" if len(late) == 1 else "rank.some_late.many",
+            ranks=text.rank_list(late),
+        )
         if late
         else words.say("rank.none_late"),
         rank_scale=words.say("rank.note", top=text.milliseconds(top)) if top else "",

@@ -40,6 +40,22 @@ def ranks(numbers: Sequence[int], words: Catalog) -> str:
     return words.say(key, ranks=text.rank_list(numbers))
 
 
+def late(numbers: Sequence[int], words: Catalog) -> str:
+    """`late: rank 3`, `late: ranks 0, 6`, or nothing."""
+    if not numbers:
+        return ""
+    key = "finding.late" if len(numbers) == 1 else "finding.late.many"
+    return words.say(key, ranks=text.rank_list(numbers))
+
+
+def warnings_line(diagnosis: Diagnosis, words: Catalog) -> str:
+    """`3 warnings about the data`."""
+    count = len(diagnosis.warnings)
+    if count == 1:
+        return words.say("warnings.top.one")
+    return words.say("warnings.top.many", count=text.count(count))
+
+
 def run_facts(diagnosis: Diagnosis, words: Catalog) -> list[str]:
     """What ran: ranks, devices, steps."""
     run = diagnosis.run

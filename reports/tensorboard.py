@@ -22,6 +22,9 @@ from gpuprof.trace import Trace
 REPORT_NAME = "report.html"
 JSON_NAME = "diagnosis.json"
 
+SUFFIX = ".gpuprof"
+"""What our event files end with: an export replaces those of the one before it, and no others."""
+
 MAX_STEPS = 10_000
 """Steps that are written as scalars: TensorBoard itself shows 1000 of a series."""
 
@@ -87,7 +90,8 @@ def write_tensorboard(
     now = time.time()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        writer = EventFileWriter(str(folder), filename_suffix=".gpuprof")
+        before = [path for path in folder.glob(f"events.out.tfevents.*{SUFFIX}") if path.is_file()]
+        writer = EventFileWriter(str(folder), filename_suffix=SUFFIX)
         try:
             for scalar in scalars(diagnosis):
                 tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT, float_val=[scalar.value])
@@ -108,6 +112,8 @@ def write_tensorboard(
             writer.add_event(event_pb2.Event(wall_time=now, step=0, summary=summary))
         finally:
             writer.close()
+        for path in before:  # else every value would be there twice
+            path.unlink(missing_ok=True)
         (folder / JSON_NAME).write_bytes(to_json(diagnosis))
     except OSError as error:
         raise GpuprofError(

@@ -1,4 +1,7 @@
-"""The verdict on a terminal, in about thirty lines.
+"""The verdict on a terminal, in thirty lines at most.
+
+What is said is thinned until it fits: first the evidence of the later findings goes, then warnings
+and reasons become counts, then findings become names. The page has it all.
 
 Everything from the diagnosis is printed as plain text: rich's markup is off, and `text.clean` takes
 escape sequences out of names. Colours follow the console, which honours `NO_COLOR`.
@@ -6,6 +9,7 @@ escape sequences out of names. Colours follow the console, which honours `NO_COL
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis import Diagnosis, Finding
@@ -14,12 +18,13 @@ from gpuprof.reports.words import Catalog, catalog, localized
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
-FULL_FINDINGS = 3
-"""Findings that are spelled out; the rest is one line. The page has them all."""
+MAX_LINES = 30
+"""Lines of the verdict: what a person sees without scrolling, in 40 columns or more."""
 
-NOTES = 3
-"""Warnings that are printed; the page has them all."""
+MIN_NAME = 8
+"""Columns of a bucket's name below which its milliseconds go instead: the share says more."""
 
 BAR_WIDTH = 28
 """Columns of a full bar in a wide terminal."""
@@ -28,6 +33,36 @@ STOPS = ("hang",)
 """Causes that save no time of a step, since there is none: what was seen is told instead."""
 
 EVIDENCE_OF_STOPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Detail:
+    """How much is said.
+
+    findings: that are spelled out, the rest is one line. evidence: findings with their first
+    evidence. notes: warnings that are printed. why: whether the bound has its reason. titles:
+    whether what is in the one line has its title, or only its cause's name. ruled_out: whether
+    those causes are listed.
+    """
+
+    findings: int
+    evidence: int
+    notes: int
+    why: bool = True
+    titles: bool = True
+    ruled_out: bool = True
+
+
+_DETAILS = (
+    _Detail(3, 3, 3),
+    _Detail(3, 1, 2),
+    _Detail(3, 1, 1, titles=False),
+    _Detail(3, 1, 0, titles=False),
+    _Detail(2, 1, 0, titles=False),
+    _Detail(2, 0, 0, why=False, titles=False),
+    _Detail(2, 0, 0, why=False, titles=False, ruled_out=False),
+    _Detail(1, 0, 0, why=False, titles=False, ruled_out=False),
+)
 
 _STYLES = {
     "compute": "blue",
@@ -40,10 +75,11 @@ _STYLES = {
 
 
 class _Printer:
-    """Prints wrapped lines with a hanging indent, in the width and encoding of a console."""
+    """Makes wrapped lines with a hanging indent, in the width and encoding of a console."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, detail: _Detail) -> None:
+        self.detail = detail
+        self.lines: list[Text] = []
         self.width = max(20, console.width)
         self.unicode = (console.encoding or "").lower().startswith("utf")
 
@@ -70,7 +106,7 @@ class _Printer:
         begin = columns.pad(self.plain_keep(first), indent)
         lines = columns.wrap(self.plain(value), self.width, begin, indent)
         for item in lines or [""]:
-            self.console.print(Text(self.spaced(item), style), soft_wrap=True)
+            self.lines.append(Text(self.spaced(item), style))
 
     def parts(self, parts: list[tuple[str, str]]) -> None:
         """One line of differently styled parts, cut at the width."""
@@ -81,7 +117,7 @@ class _Printer:
         )
         line.truncate(self.width)
         line.rstrip()
-        self.console.print(line, soft_wrap=True)
+        self.lines.append(line)
 
     def spaced(self, value: str) -> str:
         """Plain spaces for those that only kept a number and its unit on one line."""
@@ -96,7 +132,9 @@ class _Printer:
         return value[:at] + self.plain(stripped) + value[at + len(stripped) :]
 
     def gap(self) -> None:
-        self.console.print()
+        from rich.text import Text
+
+        self.lines.append(Text())
 
 
 def _budget(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
@@ -106,26 +144,32 @@ def _budget(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
         out.line(words.say("budget.none"))
         return
     names = [words.name("bucket", row.bucket) for row in rows]
-    first = min(max(columns.cells(name) for name in names), 24)
+    lengths = [
+        f"{text.number(row.ms, 2 if step and step < 10 else 1)} ms" if row.ms is not None else ""
+        for row in rows
+    ]
+    shares = [f"{text.number(100 * row.share, 1)} %" for row in rows]
+    ms_width, share_width = (1 + max(map(len, each)) for each in (lengths, shares))
+    room = out.width - 2 - ms_width - share_width
+    if room < MIN_NAME:
+        lengths, room = [""] * len(rows), room + ms_width
+        ms_width = 0
+    first = min(max(columns.cells(name) for name in names), 24, room)
     bar = max(0, min(BAR_WIDTH, out.width - first - 24))
     full = "█" if out.unicode else "#"
     title = words.say(story.whole(diagnosis, "section.budget"))
     if step is not None:
         title += f" ({text.milliseconds(step)})"
     out.line(title, "bold")
-    for row, name in zip(rows, names, strict=True):
-        length = round(row.exact * bar) if bar >= 8 else 0
-        ms = (
-            f"{text.number(row.ms, 2 if step and step < 10 else 1)} ms"
-            if row.ms is not None
-            else ""
-        )
-        parts = [(f"  {columns.pad(columns.cut(name, first), first)} ", "")]
+    for row, name, length, share in zip(rows, names, lengths, shares, strict=True):
+        filled = round(row.exact * bar) if bar >= 8 else 0
+        parts = [(f"  {columns.pad(columns.shorten(name, first), first)}", "")]
         if bar >= 8:
             mark = full if not row.idle else ("░" if out.unicode else ".")
-            shown = mark * max(length, 1)
-            parts.append((shown.ljust(bar) + " ", _STYLES.get(row.bucket, "dim")))
-        parts += [(ms.rjust(10), ""), (f"{text.number(100 * row.share, 1)} %".rjust(8), "")]
+            shown = mark * max(filled, 1)
+            parts.append((f" {shown.ljust(bar)}", _STYLES.get(row.bucket, "dim")))
+            ms_width, share_width = max(ms_width, 11), max(share_width, 8)
+        parts += [(length.rjust(ms_width), ""), (share.rjust(share_width), "")]
         out.parts(parts)
 
 
@@ -143,11 +187,11 @@ def _finding(
     stops = finding.cause in STOPS and gain is None
     title = finding.title if stops else f"{finding.title}: {saving}"
     out.line(title, _STYLES.get(finding.severity, ""), indent=3, first=f"{number}.")
-    if finding.severity != "info":
+    if finding.severity != "info" and number <= out.detail.evidence:
         for item in finding.evidence[: EVIDENCE_OF_STOPS if stops else 1]:
             out.line(item.text, indent=3)
     if finding.late_ranks:
-        out.line(words.say("finding.late", ranks=text.rank_list(finding.late_ranks)), indent=3)
+        out.line(story.late(finding.late_ranks, words), indent=3)
     for place in finding.where[:1]:
         spot = text.clean(place.file, 300) + (f":{place.line}" if place.line is not None else "")
         code = f"  {text.clean(place.code, 120)}" if place.code else ""
@@ -180,7 +224,16 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
     """
     words = catalog(lang)
     diagnosis = localized(diagnosis, lang)
-    out = _Printer(console)
+    for detail in _DETAILS:
+        out = _Printer(console, detail)
+        _verdict(diagnosis, out, words)
+        if len(out.lines) <= MAX_LINES:
+            break
+    for line in out.lines:
+        console.print(line, soft_wrap=True)
+
+
+def _verdict(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
     out.line(diagnosis.headline or words.say("untitled"), "bold")
     facts = [*story.run_facts(diagnosis, words)]
     out.line(" · ".join(facts), "dim")
@@ -200,7 +253,11 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
     if bound.class_ != "unknown":
         verdict += f", {words.say('key.confidence', percent=text.percent(bound.confidence))}"
     if not stands:  # a job that does not go on is bound by nothing
-        out.line(f"{verdict}. {text.sentence(bound.why)}" if bound.why else f"{verdict}.")
+        out.line(
+            f"{verdict}. {text.sentence(bound.why)}"
+            if bound.why and out.detail.why
+            else f"{verdict}."
+        )
     out.gap()
     if budget.has_account(diagnosis):
         _budget(diagnosis, out, words)
@@ -210,24 +267,33 @@ def render(diagnosis: Diagnosis, console: Console, *, lang: str = "en") -> None:
             f"{words.say('section.findings')} ({words.say('section.findings.order')[:-1].lower()})",
             "bold",
         )
-        for number, finding in enumerate(diagnosis.findings[:FULL_FINDINGS], 1):
+        full = out.detail.findings
+        for number, finding in enumerate(diagnosis.findings[:full], 1):
             _finding(number, finding, diagnosis, out, words)
-        rest = diagnosis.findings[FULL_FINDINGS:]
+        rest = diagnosis.findings[full:]
         if rest:
-            names = "; ".join(finding.title for finding in rest)
+            names = "; ".join(
+                finding.title if out.detail.titles else words.name("cause", finding.cause)
+                for finding in rest
+            )
             out.line(words.say("terminal.more", count=len(rest), names=names), indent=3)
     else:
         out.line(story.nothing_found(diagnosis, words), "bold")
     out.gap()
     for key, causes in (
-        ("section.ruled_out", [item.cause for item in diagnosis.ruled_out]),
+        (
+            "section.ruled_out",
+            [item.cause for item in diagnosis.ruled_out] if out.detail.ruled_out else [],
+        ),
         ("section.not_judged", [item.cause for item in diagnosis.not_judged]),
     ):
         if causes:
             names = ", ".join(words.name("cause", cause).lower() for cause in causes)
             out.line(f"{words.say(key)}: {names}.", "dim")
-    for warning in diagnosis.warnings[:NOTES]:
+    notes = out.detail.notes
+    for warning in diagnosis.warnings[:notes]:
         out.line(text.sentence(warning), "yellow", indent=2, first="!")
-    more = len(diagnosis.warnings) - NOTES
+    more = len(diagnosis.warnings) - notes
     if more > 0:
-        out.line(words.say("data.more", count=text.count(more)), indent=2)
+        said = words.say("data.more", count=text.count(more))
+        out.line(said if notes else story.warnings_line(diagnosis, words), indent=2)

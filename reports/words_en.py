@@ -128,6 +128,7 @@ ENGLISH: Mapping[str, str] = {
     "finding.ranks": "rank {ranks}",
     "finding.ranks.many": "ranks {ranks}",
     "finding.late": "late: rank {ranks}",
+    "finding.late.many": "late: ranks {ranks}",
     "finding.evidence": "Evidence",
     "finding.where": "Where",
     "finding.fixes": "What to change",
@@ -159,6 +160,7 @@ ENGLISH: Mapping[str, str] = {
     "rank.note": "All strips share one scale, from 0 to {top}.",
     "rank.none_late": "No rank is late by more than chance.",
     "rank.some_late": "Late: rank {ranks}. The others wait for it.",
+    "rank.some_late.many": "Late: ranks {ranks}. The others wait for them.",
     "rank.more": "{count} more ranks",
     "data.more_files": "{count} more files",
     "rank.legend": "Bars show one step each; the stacked bar is the rank's own budget.",
@@ -188,6 +190,7 @@ ENGLISH: Mapping[str, str] = {
     "chart.gains": "What each change saves",
     "chart.peak": "How near the heaviest work comes to the device's peak",
     "chart.none": "There is nothing to draw in this diagnosis.",
+    "chart.noscript": "The figures need JavaScript; the report beside them does not.",
     # timeline
     "timeline.intro": "Opens on the decisive steps; what the findings point at is shaded. Where "
     "events are too short to draw, the strength of a column is its exact busy share.",
@@ -288,7 +291,7 @@ ENGLISH: Mapping[str, str] = {
     "kernel.mean": "Mean",
     "kernel.share": "Of the step",
     "kernel.limit": "Limit",
-    "kernel.achieved": "of peak",
+    "kernel.achieved": "{share} of the peak",
     "kernel.note": "Times are over the accounted steps.",
     # judgement
     # data

@@ -131,6 +131,7 @@ CHINESE: Mapping[str, str] = {
     "finding.ranks": "rank {ranks}",
     "finding.ranks.many": "rank {ranks}",
     "finding.late": "迟到：rank {ranks}",
+    "finding.late.many": "迟到：rank {ranks}",
     "finding.evidence": "证据",
     "finding.where": "位置",
     "finding.fixes": "应当改什么",
@@ -157,6 +158,7 @@ CHINESE: Mapping[str, str] = {
     "rank.note": "所有条形用同一刻度，从 0 到 {top}。",
     "rank.none_late": "没有哪个 rank 的迟到超出偶然。",
     "rank.some_late": "迟到：rank {ranks}。其他 rank 都在等它。",
+    "rank.some_late.many": "迟到：rank {ranks}。其他 rank 都在等它们。",
     "rank.more": "还有 {count} 个 rank",
     "data.more_files": "还有 {count} 个文件",
     "rank.legend": "每根竖条是一步；横条是这个 rank 自己的时间账。",
@@ -186,6 +188,7 @@ CHINESE: Mapping[str, str] = {
     "chart.gains": "每项改动节省多少",
     "chart.peak": "最耗时的工作离设备峰值有多近",
     "chart.none": "这份诊断中没有可画的内容。",
+    "chart.noscript": "这些图需要 JavaScript；旁边的报告不需要。",
     # timeline
     "timeline.intro": "打开时显示关键的几步；结论所指的地方加了底色。"
     "事件短得画不出时，一列的深浅就是它准确的忙碌占比。",
@@ -280,7 +283,7 @@ CHINESE: Mapping[str, str] = {
     "kernel.mean": "平均",
     "kernel.share": "占一步",
     "kernel.limit": "受限于",
-    "kernel.achieved": "峰值",
+    "kernel.achieved": "达峰值的 {share}",
     "kernel.note": "时间统计自计入账目的各步。",
     # judgement
     # data

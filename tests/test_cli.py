@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 from fixtures.runs import training
 from gpuprof import __version__
 from gpuprof.cli import _debug_first, cli, main
+from gpuprof.commands.plan import Count
 from gpuprof.diagnosis import from_json
 
 
@@ -436,6 +437,49 @@ def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch, run
     monkeypatch.setenv("COMP_WORDS", "gpuprof report --form")
     monkeypatch.setenv("COMP_CWORD", "2")
     assert "plain,--format" in run().out
+
+
+CLOSED = {
+    "gate runs/a --max ": "dataloader=5%",
+    "gate runs/a --max sync": "sync-points=5%",
+    "demo --fault check": "checkpoint",
+    "plan communication --device h1": "H100",
+    "plan communication --pcie ": "4",
+    "plan communication --strategy f": "fsdp",
+    "report x --format t": "tensorboard",
+    "attach --lang z": "zh-CN",
+    "completion z": "zsh",
+}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_values_of_a_closed_set_are_completed(
+    monkeypatch: pytest.MonkeyPatch, run: Run, shell: str
+) -> None:
+    monkeypatch.setenv("_GPUPROF_COMPLETE", f"{shell}_complete")
+    for line, wanted in CLOSED.items():
+        words = f"gpuprof {line}"
+        begun = words.rsplit(" ", 1)[1]
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", begun if shell == "fish" else str(words.count(" ")))
+        said = re.split(r"[,\s]", run().out)
+        assert wanted in said, line
+
+
+def test_every_option_with_a_closed_set_can_be_completed() -> None:
+    """Either by its own type, or by a function of its own; free text and numbers need none."""
+
+    def commands(group: click.Group) -> Iterator[click.Command]:
+        for command in group.commands.values():
+            yield from commands(command) if isinstance(command, click.Group) else (command,)
+
+    free = (click.Path, click.types.IntParamType, click.types.FloatParamType, Count)
+    for command in commands(cli):
+        for option in command.params:
+            flag = isinstance(option, click.Option) and option.is_flag
+            if flag or isinstance(option.type, (click.Choice, *free)):
+                continue
+            assert option._custom_shell_complete is not None, (command.name, option.name)
 
 
 def test_no_color_is_honoured_on_a_terminal(

@@ -15,6 +15,9 @@ from gpuprof.errors import InputError
 from gpuprof.inputs import gather
 
 NCCL = "node1:7:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+SMI = "timestamp, utilization.gpu [%], power.draw [W]\n" + "".join(
+    f"2024/05/01 10:00:{second:02}.000, {50 + second} %, 200.10 W\n" for second in range(9)
+)
 
 
 @pytest.fixture
@@ -105,6 +108,29 @@ def test_a_folder_with_nothing_to_read_is_an_error(tmp_path: Path) -> None:
         gather([tmp_path])
     assert str(tmp_path) in str(caught.value)
     assert ".json.gz" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "name", ["smi.log", "nvidia-smi", "gpu.csv.1", "node3.valid", "q", "dmon.out.0"]
+)
+def test_a_folder_of_smi_logs_is_read_whatever_they_are_called(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(SMI)
+    assert gather([tmp_path]).smi_logs == [tmp_path / name]
+
+
+def test_what_a_folder_holds_instead_is_named(tmp_path: Path) -> None:
+    for name in ("a.md", "b.md", "c.md", "d.md", "e.md"):
+        (tmp_path / name).write_text("hello")
+    with pytest.raises(InputError) as caught:
+        gather([tmp_path])
+    assert "none of a.md, b.md, c.md and 2 more" in caught.value.hint
+
+
+def test_a_trace_in_a_folder_speaks_for_itself(tmp_path: Path, trace: Path) -> None:
+    """What no name speaks for is looked into only where there is nothing else."""
+    (tmp_path / "q").write_text(SMI)
+    found = gather([tmp_path])
+    assert (found.traces, found.smi_logs) == ([trace], [])
 
 
 def test_a_folder_with_a_window_with_stacks_only_is_read(tmp_path: Path) -> None:

@@ -13,7 +13,16 @@ from gpuprof import run as run_format
 from gpuprof.cli import main
 from gpuprof.collectors.step_log import StepLog
 from gpuprof.errors import InputError
-from gpuprof.live import LiveGpu, LiveRank, look, newest
+from gpuprof.live import (
+    PROGRESS,
+    LiveGpu,
+    LiveRank,
+    Progress,
+    end_progress,
+    look,
+    newest,
+    note_progress,
+)
 from gpuprof.process import default_folder
 from gpuprof.reports.live_view import render, spark
 from gpuprof.reports.words import catalog
@@ -66,6 +75,22 @@ def test_a_run_that_has_only_begun_is_no_error(tmp_path: Path) -> None:
     assert "No rank has taken a step yet." in shown(tmp_path / "run")
     with pytest.raises(InputError, match="is no folder"):
         look(tmp_path / "missing")
+
+
+def test_an_attachment_tells_its_ranks_while_it_records(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    manifest = run_format.Manifest(job="j", launched_by="attach")
+    (folder / run_format.MANIFEST).write_bytes(msgspec.json.encode(manifest))
+    ends = [k * 120_000_000 for k in range(1, 5)]
+    note_progress(folder, [Progress(0, "a", 7, ends), Progress(1, "a", 0, [])])
+    now = look(folder)
+    assert [(rank.steps, rank.median_ms) for rank in now.ranks] == [(7, 120.0), (0, None)]
+    assert "120.0 ms" in shown(folder).replace("\u00a0", " ")
+    (folder / PROGRESS).write_bytes(b'[{"rank": "x"}]')
+    assert look(folder).ranks == ()
+    end_progress(folder)
+    assert [path.name for path in folder.iterdir()] == [run_format.MANIFEST]
 
 
 def test_the_newest_run_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

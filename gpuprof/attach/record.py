@@ -19,6 +19,7 @@ from gpuprof.attach.targets import Target
 from gpuprof.attach.together import common_start
 from gpuprof.collectors.sampler_client import SamplerHandle, launch, tell_rank
 from gpuprof.errors import GpuprofError
+from gpuprof.live import Progress, end_progress, note_progress
 from gpuprof.run_writer import write_record
 
 RENEW_S = 0.3
@@ -193,6 +194,8 @@ def record(
     finally:
         over.set()
         _out(entered, records, folder, result)
+        with suppress(OSError):
+            end_progress(folder)
         end_sampling(sampler, records)
     if not entered:
         raise KeyboardInterrupt
@@ -241,6 +244,7 @@ def _watch(entered: Sequence[Entered], result: Recorded, told: Told) -> None:
         if started and words and all(word.get("left", 1) == 0 for word in words.values()):
             return
         _tell(words, told)
+        _note(entered, words, result)
         time.sleep(POLL_S)
 
 
@@ -266,6 +270,17 @@ def _tell(words: dict[int, Any], told: Told) -> None:
     word = min(words.values(), key=lambda one: one.get("steps", 0))
     what = f"recording ({word['open']})" if word.get("open") else "waiting for steps"
     told(what, int(word.get("in_window", 0)), 0)
+
+
+def _note(entered: Sequence[Entered], words: dict[int, Any], result: Recorded) -> None:
+    """Keeps the present in the run directory, for whoever watches it."""
+    ranks = []
+    for each, one in zip(entered, result.records, strict=False):
+        word = words.get(each.target.pid) or {}
+        ends = [beat for beat in word.get("beats", []) if isinstance(beat, int)]
+        ranks.append(Progress(one.rank, one.host, int(word.get("steps", 0)), ends))
+    with suppress(OSError):  # it is only looked at
+        note_progress(result.folder, ranks)
 
 
 def _out(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuprof.commands.output import format_option, lang_option
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ LONGEST_S = 60.0
     help="Seconds to record, in whole steps, instead of --steps.",
 )
 @click.option(
+    "-o",
     "--out",
     type=click.Path(file_okay=False),
     help="Run directory.  [default: gpuprof-runs/TIME-PID]",
@@ -67,6 +69,8 @@ LONGEST_S = 60.0
     help="Seconds for which a rank must stand in a collective to be called stuck.",
 )
 @click.option("--no-attribution", is_flag=True, help="Record no window with stacks and shapes.")
+@format_option
+@lang_option
 def attach(
     pids: tuple[int, ...],
     all_gpus: bool,
@@ -78,11 +82,14 @@ def attach(
     repeat: int,
     patience: float,
     no_attribution: bool,
+    form: str,
+    lang: str,
 ) -> None:
     """Record a job that runs already and knows nothing of gpuprof.
 
     The job goes on as if nothing had been: what is put into it is taken out again. Needs the right
     to trace the process (the same user, or root); docs/attach.md says what is read and written.
+    On a terminal each rank's steps, the GPUs and the host are shown while it is recorded.
 
     \b
     Examples:
@@ -160,12 +167,12 @@ def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wante
     from gpuprof.attach.enter import RecordsItselfError, SilentError
     from gpuprof.attach.record import record
     from gpuprof.attach.stuck import add_if_stuck
-    from gpuprof.commands.output import progress
+    from gpuprof.commands.watch import watching
     from gpuprof.conclude import complete_manifest
 
     click.echo(_said(found, ways), err=True)
     try:
-        with progress() as told:
+        with watching(folder, _given("lang")) as told:
             done = record(found, ways, folder, wanted, told or _nothing)
     except SilentError:
         if not add_if_stuck(found, folder):
@@ -200,7 +207,14 @@ def _verdict(folder: Path) -> None:
 
     with progress() as told:
         analysis = analyze_paths(folder, progress=told)
-    deliver(analysis, str(folder), None, "text", files=True)
+    deliver(analysis, str(folder), None, _given("form"), files=True, lang=_given("lang"))
+
+
+def _given(option: str) -> str:
+    """What this call of `attach` was given for an option of how the verdict is shown."""
+    value = click.get_current_context().params[option]
+    assert isinstance(value, str)
+    return value
 
 
 def _said(found: Sequence[Target], ways: Sequence[Access]) -> str:
@@ -243,7 +257,7 @@ def _from_outside(
 ) -> None:
     """With nothing put into the job: through Kineto's own door, else by looking on."""
     from gpuprof.attach.outside import observe
-    from gpuprof.commands.output import progress
+    from gpuprof.commands.watch import watching
     from gpuprof.conclude import complete_manifest
 
     done = _by_door(found, folder, wanted)
@@ -255,7 +269,7 @@ def _from_outside(
             )
         _verdict(folder)
         return
-    with progress() as told:
+    with watching(folder, _given("lang")) as told:
         lines = observe(found, ways, folder, wanted.seconds or OBSERVED_S, told or _nothing)
     complete_manifest(folder)
     for line in lines:
@@ -267,13 +281,13 @@ def _by_door(found: Sequence[Target], folder: Path, wanted: Wanted) -> Recorded 
     """What Kineto recorded by itself; None, and why, where it can't be asked to."""
     from gpuprof.attach.by_door import record_by_door
     from gpuprof.attach.kineto_door import DoorError, why_closed
-    from gpuprof.commands.output import progress
+    from gpuprof.commands.watch import watching
 
     why = next((reason for target in found if (reason := why_closed(target))), "")
     if not why:
         click.echo("Asking the job's own Kineto, as a daemon would: nothing is put in.", err=True)
         try:
-            with progress() as told:
+            with watching(folder, _given("lang")) as told:
                 done = record_by_door(found, folder, wanted, told or _nothing)
         except DoorError as error:
             why = error.message

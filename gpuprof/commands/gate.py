@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from gpuprof.commands.completion import limits
 from gpuprof.commands.output import format_option, lang_option, progress, write
 
 GATE_STATUS = 3
@@ -27,7 +28,7 @@ def _share(value: str) -> float | None:
 def _limits(given: Sequence[str]) -> dict[str, float]:
     from gpuprof.analyzers.gate import LIMITED
 
-    limits = {}
+    allowed = {}
     for item in given:
         cause, equals, value = item.partition("=")
         share = _share(value)
@@ -39,8 +40,8 @@ def _limits(given: Sequence[str]) -> dict[str, float]:
             raise click.BadParameter(
                 f"{cause!r} is no cause; there are {', '.join(LIMITED)}", param_hint="--max"
             )
-        limits[cause] = share
-    return limits
+        allowed[cause] = share
+    return allowed
 
 
 @click.command()
@@ -51,6 +52,7 @@ def _limits(given: Sequence[str]) -> dict[str, float]:
     "maxima",
     multiple=True,
     metavar="CAUSE=SHARE",
+    shell_complete=limits,
     help="Largest share of the step that a cause may take, as dataloader=5% (repeatable).",
 )
 @click.option(
@@ -96,8 +98,8 @@ def gate(
         )
     if baseline is None and max_slowdown is not None:
         raise click.UsageError("--max-slowdown needs --baseline RUN")
-    limits = _limits(maxima)
-    if baseline is None and not limits:
+    allowed = _limits(maxima)
+    if baseline is None and not allowed:
         raise click.UsageError("nothing to check: give --max CAUSE=SHARE or --baseline RUN")
     from gpuprof.analyzers.compare import compare_runs
     from gpuprof.analyzers.gate import check_run
@@ -110,7 +112,7 @@ def gate(
         if baseline is not None:
             old = load_run(baseline, told)
             comparison = compare_runs(old.diagnosis, now.diagnosis, old.samples, now.samples)
-    checks = check_run(now.diagnosis, limits, comparison, (max_slowdown or 0.0) / 100)
+    checks = check_run(now.diagnosis, allowed, comparison, (max_slowdown or 0.0) / 100)
     if junit:
         from gpuprof.reports.junit import to_junit
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuprof.commands.completion import devices, generations
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -55,7 +56,11 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
 @click.option(
     "--per-node", type=click.IntRange(1, 1024), default=8, show_default=True, help="Ranks a node."
 )
-@click.option("--device", help="GPU, as its driver names it: H100, A100-SXM4-80GB, …")
+@click.option(
+    "--device",
+    shell_complete=devices,
+    help="GPU, as its driver names it: H100, A100-SXM4-80GB, …",
+)
 @click.option(
     "--network-gbps",
     type=click.FloatRange(0, 1e6, min_open=True),
@@ -64,6 +69,7 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
 @click.option(
     "--pcie",
     type=click.IntRange(3, 5),
+    shell_complete=generations,
     help="GPUs are connected by PCIe of this generation alone.",
 )
 @click.option(

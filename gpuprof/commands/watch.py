@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +36,8 @@ def watch(run: str | None, once: bool, interval: float, lang: str) -> None:
 
     Shows each rank's latest steps, the GPUs and the host, from what is on disk: the job is not
     touched. RUN is its run directory, the newest below gpuprof-runs/ where it is left out. Ends
-    with the job, or with Ctrl-C, which stops the view and nothing else.
+    with the job, or with Ctrl-C, which stops the view and nothing else. `attach` shows the same
+    while it records; `run` leaves the terminal to its job, and this is its live view.
 
     \b
     Examples:
@@ -66,3 +70,35 @@ def _view(folder: Path, words: Catalog, width: int) -> Group:
     now = look(folder)
     title = f"{folder.name}  {' '.join(now.command)}"
     return render(title, now.ranks, now.gpus, now.host_busy, words, width)
+
+
+@contextmanager
+def watching(folder: Path, lang: str) -> Iterator[Callable[[str, int, int], None] | None]:
+    """The live view on standard error while something is recorded into a folder, with one line of
+    what goes on; yields who is told that. None, and no view, where nobody looks."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console, Group
+    from rich.live import Live as Screen
+    from rich.text import Text
+
+    from gpuprof.errors import GpuprofError
+    from gpuprof.reports.words import catalog
+
+    words = catalog(lang)
+    console = Console(stderr=True)
+    now = Text("")
+
+    def view() -> Group:
+        try:
+            return Group(now, _view(folder, words, console.width))
+        except (GpuprofError, OSError):  # the folder is not there yet
+            return Group(now)
+
+    def told(what: str, done: int, total: int) -> None:
+        amount = f" {done}/{total}" if total else f" {done}" if done else ""
+        now.plain = f"{what}{amount}"
+
+    with Screen(console=console, get_renderable=view, refresh_per_second=2, transient=True):
+        yield told

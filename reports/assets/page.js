@@ -35,10 +35,10 @@ toggle.addEventListener('click', () => {
 });
 dark.addEventListener('change', retheme);
 
-// Paper is white and shows everything: light theme, all findings open.
+// Paper is white and shows everything: light theme, everything that folds open.
 let before = null;
 addEventListener('beforeprint', () => {
-  const closed = [...document.querySelectorAll('.findings details:not([open])')];
+  const closed = [...document.querySelectorAll('details:not([open]):not(.name)')];
   before = {theme: root.dataset.theme, closed};
   for (const item of closed) item.open = true;
   root.dataset.theme = 'light';

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,26 @@ def test_a_second_attach_is_refused_and_ctrl_c_still_reports(tmp_path, loop) -> 
     out, errors = first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0, errors
     assert "Where one step goes" in out
+    loop.goes_on()
+
+
+def test_on_a_terminal_the_ranks_are_shown_while_they_are_recorded(tmp_path, loop) -> None:
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    command = [*ATTACH, str(loop.pid), "--duration", "60", "--out", tmp_path / "run"]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment
+    ) as attached:
+        os.close(theirs)
+        seen = b""
+        while b"Median" not in seen or b"recording (timing)" not in seen:
+            seen += os.read(ours, 1 << 16)
+        attached.send_signal(signal.SIGINT)
+        with suppress(OSError):  # the other end is closed when it is done
+            while os.read(ours, 1 << 16):
+                pass
+    os.close(ours)
+    assert not (tmp_path / "run" / "progress.json").exists()
     loop.goes_on()
 
 

@@ -9,6 +9,7 @@ from base64 import b64decode
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from fixtures.diagnoses import (
@@ -195,6 +196,26 @@ def test_printing_opens_every_finding_on_white_and_restores_the_page(
         page.eval("dispatchEvent(new Event('afterprint'))")
         assert page.eval(closed) == 1
         assert page.problems == []
+
+
+def test_paper_holds_what_is_folded_away_on_the_screen(browser: Any, tmp_path: Path) -> None:
+    """All ranks and files are on it, code wraps, and a mangled name takes two lines at most."""
+    path = tmp_path / "report.html"
+    sample = sample_diagnosis(16)
+    long = msgspec.structs.replace(sample.kernels[0], name=f"void f<{'int, ' * 900}int>(long)")
+    write_html(msgspec.structs.replace(sample, kernels=(long,)), sample_traces(1), path)
+    with browser.open(path, width=640) as page:
+        page.eval("dispatchEvent(new Event('beforeprint'))")
+        page.call("Emulation.setEmulatedMedia", media="print")
+        page.wait("matchMedia('print').matches")
+        assert page.eval("document.querySelectorAll('.quiet:not([open])').length") == 0
+        assert page.eval("""[...document.querySelectorAll('.ranks li')]
+          .filter((li) => li.getClientRects().length).length""") == 16  # fmt: skip
+        assert page.eval("document.querySelector('.keys-help').getClientRects().length") == 0
+        assert page.eval("""[...document.querySelectorAll('pre')]
+          .every((pre) => pre.scrollWidth <= pre.clientWidth)""")  # fmt: skip
+        assert page.eval("document.querySelector('.name > code').offsetHeight") < 40
+        assert page.eval("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_no_table_column_is_squeezed_to_a_letter(browser: Any, report: Path) -> None:

@@ -83,6 +83,34 @@ def test_charts_open_offline_and_quietly(browser: Any, tmp_path: Path) -> None:
         assert [r for r in page.requests if not r.startswith("data:")] == [path.resolve().as_uri()]
 
 
+def test_charts_follow_the_theme_the_width_and_the_paper(browser: Any, tmp_path: Path) -> None:
+    path = write_charts(sample_diagnosis(3), tmp_path / "charts.html", samples=SAMPLES)
+    label = "getComputedStyle(document.querySelector('#chart-budget .xtick text')).fill"
+    bar = "document.querySelector('#chart-findings .point path').style.fill"
+    options = {"width": 390, "height": 844, "settled": "!!document.documentElement.dataset.charts"}
+    with browser.open(path, dark=True, **options) as page:
+        assert page.eval("document.documentElement.scrollWidth <= innerWidth")
+        assert page.eval(label) == "rgb(230, 232, 235)"
+        assert page.eval(bar) == "rgb(111, 211, 164)"
+        # What is written in a figure ends inside of it, also the amounts behind the bars.
+        cut = """[...document.querySelectorAll('.main-svg text')].filter((one) => {
+          const [inner, outer] = [one, one.closest('section')]
+            .map((e) => e.getBoundingClientRect());
+          return inner.right > outer.right + 1 || inner.left < outer.left - 1; })
+          .map((one) => one.textContent)"""
+        assert page.eval(cut) == []
+        page.call("Emulation.setEmulatedMedia",
+                  features=[{"name": "prefers-color-scheme", "value": "light"}])  # fmt: skip
+        page.wait(f"{label} === 'rgb(27, 29, 33)'")
+        assert page.eval(bar) == "rgb(11, 107, 67)"
+        page.call("Emulation.setDeviceMetricsOverride",
+                  width=1000, height=800, deviceScaleFactor=1, mobile=False)  # fmt: skip
+        page.wait("document.querySelector('#chart-budget .main-svg').clientWidth > 800")
+        page.eval("dispatchEvent(new Event('beforeprint'))")
+        page.wait("document.querySelector('#chart-budget .main-svg').clientWidth === 680")
+        assert page.problems == []
+
+
 def test_an_empty_diagnosis_has_no_figures(tmp_path: Path) -> None:
     sample = sample_diagnosis()
     bound = msgspec.structs.replace(sample.bound, reductions={})

@@ -84,6 +84,19 @@ def test_scalars_and_the_text_are_written(logdir: Path) -> None:
     assert found["gpuprof/findings"][0][1].decode().startswith("# ")
 
 
+def test_a_second_export_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    """And leaves the event files of others alone."""
+    from gpuprof.reports.tensorboard import write_tensorboard
+
+    others = tmp_path / "events.out.tfevents.1.host.1.0"
+    others.write_bytes(b"")
+    for _ in range(2):
+        write_tensorboard(sample_diagnosis(), sample_traces(), tmp_path)
+    tags = [(value.tag, event.step) for event in events(tmp_path) for value in event.summary.value]
+    assert len(tags) == len(set(tags)) > 5
+    assert others.exists()
+
+
 def test_runs_are_found_without_following_links(logdir: Path, tmp_path: Path) -> None:
     from gpuprof.reports.tensorboard_plugin import find_runs
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fixtures.diagnoses import hostile_diagnosis, sample_diagnosis
 from gpuprof.diagnosis import Diagnosis
-from gpuprof.reports.terminal import render
+from gpuprof.reports.terminal import MAX_LINES, render
 
 
 def printed(diagnosis: Diagnosis, *, width: int = 80, encoding: str = "utf-8", **how: bool) -> str:
@@ -21,7 +21,7 @@ def printed(diagnosis: Diagnosis, *, width: int = 80, encoding: str = "utf-8", *
     return raw.getvalue().decode(encoding)
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
 def test_lines_fit_the_width_and_hold_the_verdict(width: int) -> None:
     shown = printed(sample_diagnosis(), width=width)
     lines = shown.splitlines()
@@ -39,7 +39,24 @@ def test_lines_fit_the_width_and_hold_the_verdict(width: int) -> None:
         "Could not be judged: checkpointing",
     ):
         assert part in flat
-    assert len(lines) <= (33 if width >= 80 else 42)
+    assert len(lines) <= MAX_LINES
+    # A share is never cut at the edge.
+    assert sum(line.endswith(" %") for line in lines) == 6  # the parts that have a share
+
+
+def test_a_terminal_too_narrow_for_milliseconds_still_has_the_shares() -> None:
+    for width in (20, 24, 30):
+        lines = printed(sample_diagnosis(), width=width).splitlines()
+        assert any(line.startswith("  Waiting") and line.endswith(" 33.6 %") for line in lines)
+        assert all(len(line) <= width for line in lines)
+
+
+def test_a_dumb_terminal_and_a_pipe_get_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in printed(sample_diagnosis(), force_terminal=True)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b" not in printed(sample_diagnosis())
 
 
 def test_a_number_and_its_unit_stay_on_one_line() -> None:
@@ -95,5 +112,7 @@ def test_many_findings_and_warnings_are_folded() -> None:
         sample, findings=sample.findings * 4, warnings=tuple(f"warning {i}" for i in range(9))
     )
     shown = printed(many)
-    assert "5 more:" in shown
-    assert "and 6 more" in shown
+    assert "6 more:" in shown
+    assert "9 warnings about the data" in shown
+    assert len(shown.splitlines()) <= MAX_LINES
+    assert "and 6 more" in printed(msgspec.structs.replace(many, findings=()))
