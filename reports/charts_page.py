@@ -75,7 +75,7 @@ function fitted(figure, width, isDark) {
       short(name) + (texts[at] ? `<br>${texts[at]}` : ''));
     if (texts.length) {
       one.textposition = 'none';
-      layout.xaxis.range = [0, 100];
+      layout.xaxis.range = [0, 106];
       layout.height = 90 + 40 * one.y.length;
     }
   }
