@@ -53,6 +53,11 @@ scaled to a normal's standard deviation): what disturbs steps disturbs starts as
 among 24 starts of one training loop on two cores that others used too, 11 % were called different
 without it and 2.2 % with it; of 120 pairs among 16 later starts, 2 and none."""
 
+PLAUSIBLE_NOISE = 1.0
+"""Where noise can't be measured, one length that is more than twice the other is still no noise:
+of 147 pairs of single steps, each of one run among 15 labelled recordings, 95 % differ by less than
+31 % of the shorter one, 99 % by less than 98 %, and the farthest by 103 %."""
+
 MAD_TO_SIGMA = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
 
@@ -91,6 +96,11 @@ class Change:
         if self.low is None or self.high is None:
             return None
         return self.low > 0 or self.high < 0
+
+
+def beyond_plausible(before: float, after: float) -> bool:
+    """Whether two lengths differ by more than any plausible noise, where none was measured."""
+    return max(before, after) > (1 + PLAUSIBLE_NOISE) * max(min(before, after), 0.0)
 
 
 def mean_of(samples: ArrayLike) -> Mean:

@@ -8,25 +8,25 @@ the step that they are seen in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
-from gpuprof.analyzers.change import LEVEL, MIN_SAMPLES, Change, change_of
+from gpuprof.analyzers.cause_changes import RELEVANT_BLIND_FRAC, cause_changes
+from gpuprof.analyzers.change import LEVEL, MIN_SAMPLES, Change, beyond_plausible, change_of
 from gpuprof.analyzers.recorded_window import core_wait_frac
-from gpuprof.analyzers.summary import accounted_events
+from gpuprof.analyzers.summary import accounted_events, mean_over_ranks, parts_of_steps
 from gpuprof.analyzers.wording import percent
 from gpuprof.comparison import (
-    CauseChange,
     Comparison,
     KernelChange,
     PartChange,
     Side,
-    State,
     StepChange,
     Verdict,
 )
@@ -41,20 +41,7 @@ PART_LEVEL = 1 - (1 - LEVEL) / len(BUCKETS)
 RELEVANT_FRAC = 0.01
 """A part or kernel that changed by less than 1 % of the step is not named."""
 
-RELEVANT_BLIND_FRAC = 0.02
-"""The same where the noise is unknown: the share under which a cause's gain is not named either."""
-
 MOST_KERNELS = 10
-
-CAUSE_BUCKETS: Mapping[str, str] = {
-    "dataloader": "input",
-    "sync-points": "sync",
-    "nccl-wait": "communication",
-    "host-overhead": "host",
-    "memcpy": "copy",
-    "checkpoint": "checkpoint",
-}
-"""The part of the step that a cause is seen in; the others are seen in none alone."""
 
 BUSY_FROM = 0.05
 """From this share of time without a core on, it is said that the machine was busy."""
@@ -63,6 +50,11 @@ METHOD = (
     "difference of means by Welch's test over batches of steps, with an allowance for what differs"
     " from one start of a job to the next"
 )
+
+
+UNMEASURED = f"fewer than {MIN_SAMPLES} steps on a side: the noise is unknown"
+
+IDENTICAL = "both sides are the same recording"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +79,23 @@ def samples_of(diagnosis: Diagnosis) -> RunSamples:
     kernels = {
         row.name: (row.kind, row.count / steps, row.total_ms / steps) for row in diagnosis.kernels
     }
-    return RunSamples(_mean_over_ranks(series), {}, kernels)
+    lengths = mean_over_ranks(series)
+    return RunSamples(lengths, _kept_parts(diagnosis, len(lengths)), kernels)
+
+
+def _kept_parts(diagnosis: Diagnosis, n_steps: int) -> dict[str, F64]:
+    """The parts of each step that a diagnosis holds, {} where it holds none."""
+    kept = diagnosis.run.steps.parts_ms
+    if not kept or any(len(values) != n_steps for values in kept.values()):
+        return {}
+    nothing = np.zeros(n_steps, np.float64)
+    return {b: np.array(kept[b], np.float64) if b in kept else nothing for b in BUCKETS}
 
 
 def samples_of_accounts(accounts: Sequence[RankAccount]) -> RunSamples:
     """What the accounts of a run say of its steps (at least one account)."""
-    budgets = [account.main.budget for account in accounts]
-    parts = {
-        bucket: _mean_over_ranks([b.per_step_ns[bucket][b.steps.keep] / 1e6 for b in budgets])
-        for bucket in BUCKETS
-    }
-    lengths = _mean_over_ranks([b.steps.length_ns / 1e6 for b in budgets])
+    lengths = mean_over_ranks([account.main.steps.length_ns / 1e6 for account in accounts])
+    parts = parts_of_steps(accounts)
     return RunSamples(lengths, parts, _kernels(accounts[0]), all_kernels=True)
 
 
@@ -117,24 +115,46 @@ def compare_runs(
     second = after_samples or samples_of(after)
     change = None
     waited = _waited_ms(before, after, first, second)
+    same = are_identical(before, after) and _same_steps(first, second)
     if len(first.step_ms) and len(second.step_ms) and first.step_ms.mean() > 0:
         change = change_of(first.step_ms, second.step_ms, waited=waited)
-    parts = _parts(before, after, first, second, waited) if change is not None else ()
+        if same:
+            change = Change(change.before, change.before, 0.0, 0.0)
+    parts = _parts(before, after, first, second, waited, same) if change is not None else ()
     shrank, surfaced = _moved(parts, change)
     return Comparison(
         gpuprof=after.gpuprof,
-        verdict=_verdict(change),
+        verdict="identical" if same else _verdict(change),
         before=_side(before),
         after=_side(after),
-        step=_step(change),
+        step=_step(change, waited, same),
         parts=parts,
         shrank=shrank,
         surfaced=surfaced,
-        causes=_causes(before, after, parts),
-        kernels=_kernel_changes(first, second, change),
+        causes=cause_changes(before, after, parts, change, same),
+        kernels=() if same else _kernel_changes(first, second, change),
         different=_different(before, after),
-        warnings=tuple(_warnings(before, after, first, second, change)),
+        warnings=() if same else tuple(_warnings(before, after, first, second, change)),
     )
+
+
+def are_identical(before: Diagnosis, after: Diagnosis) -> bool:
+    """Whether two diagnoses are of one recording: the same files, or equal in all that they say but
+    for who made them, when, and of which paths."""
+    files = [sorted(file.sha256 for file in side.files) for side in (before, after)]
+    if files[0] and all(files[0]) and files[0] == files[1]:
+        return True
+    first, second = (
+        msgspec.structs.replace(side, gpuprof="", inputs=(), files=()) for side in (before, after)
+    )
+    return first == second
+
+
+def _same_steps(first: RunSamples, second: RunSamples) -> bool:
+    """A kept diagnosis rounds what a recording knows to the nanosecond."""
+    if len(first.step_ms) != len(second.step_ms):
+        return False
+    return bool(np.allclose(first.step_ms, second.step_ms, rtol=1e-6, atol=1e-3))
 
 
 def _waited_ms(before: Diagnosis, after: Diagnosis, first: RunSamples, second: RunSamples) -> float:
@@ -154,16 +174,6 @@ def _main_rows(diagnosis: Diagnosis) -> list[RankSummary]:
     for row in diagnosis.ranks:
         rows.setdefault(row.rank, row)
     return list(rows.values())
-
-
-def _mean_over_ranks(series: Sequence[F64]) -> F64:
-    """One value a step. Ranks that left more steps out than others cut the series of all."""
-    filled = [one for one in series if len(one)]
-    if not filled:
-        return np.zeros(0, np.float64)
-    shortest = min(len(one) for one in filled)
-    mean: F64 = np.mean([one[-shortest:] for one in filled], axis=0)
-    return mean
 
 
 def _kernels(account: RankAccount) -> dict[str, tuple[str, float, float]]:
@@ -192,16 +202,18 @@ def _verdict(change: Change | None) -> Verdict:
     return "faster" if change.difference < 0 else "slower"
 
 
-def _step(change: Change | None) -> StepChange | None:
+def _step(change: Change | None, waited_ms: float, same: bool) -> StepChange | None:
     if change is None:
         return None
+    method = METHOD if change.low is not None else UNMEASURED
     return StepChange(
         change_ms=_ms(change.difference),
         change=round(change.difference / change.before, 5),
         low_ms=_ms(change.low),
         high_ms=_ms(change.high),
         level=LEVEL,
-        method=METHOD if change.low is not None else "one step each: the noise is unknown",
+        method=IDENTICAL if same else method,
+        waited_ms=round(waited_ms, 4),
     )
 
 
@@ -229,7 +241,12 @@ def _side(diagnosis: Diagnosis) -> Side:
 
 
 def _parts(
-    before: Diagnosis, after: Diagnosis, first: RunSamples, second: RunSamples, waited_ms: float
+    before: Diagnosis,
+    after: Diagnosis,
+    first: RunSamples,
+    second: RunSamples,
+    waited_ms: float,
+    same: bool,
 ) -> tuple[PartChange, ...]:
     """Every bucket, in the order of the budget; any of them may hold the wait for a core."""
     known = bool(first.parts_ms) and bool(second.parts_ms)
@@ -245,6 +262,8 @@ def _parts(
                 None,
                 None,
             )
+        if same:
+            change = Change(change.before, change.before, 0.0, 0.0)
         result.append(
             PartChange(
                 bucket=bucket,
@@ -262,15 +281,20 @@ def _parts(
 def _moved(
     parts: Sequence[PartChange], change: Change | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The buckets that shrank and those that grew, most first. Where a part's own noise is unknown
-    but the step's is known, parts only count when the step itself changed."""
+    """The buckets that shrank and those that grew, most first. Where a part's own noise is unknown,
+    it counts when the step itself is known to have changed; where that is not known either, when
+    it changed by more than any plausible noise."""
     if change is None:
         return (), ()
     real = []
     for part in parts:
         blind = part.beyond_noise is None
         least = (RELEVANT_BLIND_FRAC if blind else RELEVANT_FRAC) * change.before
-        counts = change.beyond_noise is not False if blind else part.beyond_noise
+        counts = part.beyond_noise
+        if blind and change.beyond_noise is not None:
+            counts = change.beyond_noise
+        elif blind:
+            counts = beyond_plausible(part.before_ms, part.after_ms)
         if counts and abs(part.change_ms) >= least:
             real.append(part)
     real.sort(key=lambda part: -abs(part.change_ms))
@@ -278,77 +302,6 @@ def _moved(
         tuple(part.bucket for part in real if part.change_ms < 0),
         tuple(part.bucket for part in real if part.change_ms > 0),
     )
-
-
-def _causes(
-    before: Diagnosis, after: Diagnosis, parts: Sequence[PartChange]
-) -> tuple[CauseChange, ...]:
-    """Every cause that either side found, in the order found."""
-    found = dict.fromkeys(f.cause for f in (*before.findings, *after.findings))
-    by_bucket = {part.bucket: part for part in parts}
-    length = before.run.steps.length_ms or 0.0
-    result = []
-    for cause in found:
-        part = by_bucket.get(CAUSE_BUCKETS.get(cause, ""))
-        old, new = (
-            _cost(before, cause, part.before_ms if part else None),
-            _cost(after, cause, part.after_ms if part else None),
-        )
-        result.append(
-            CauseChange(
-                cause=cause,
-                state=_state(_has(before, cause), _has(after, cause), old, new, part, length),
-                before_ms=_ms(old),
-                after_ms=_ms(new),
-                before_gain_ms=_ms(_gain(before, cause)),
-                after_gain_ms=_ms(_gain(after, cause)),
-            )
-        )
-    return tuple(result)
-
-
-def _has(diagnosis: Diagnosis, cause: str) -> bool:
-    return any(finding.cause == cause for finding in diagnosis.findings)
-
-
-def _cost(diagnosis: Diagnosis, cause: str, part_ms: float | None) -> float | None:
-    """What a cause takes of a step in ms. Where it was not found: what its part of the step takes,
-    or nothing when it was ruled out and has no part of its own."""
-    length = diagnosis.run.steps.length_ms
-    finding = next((f for f in diagnosis.findings if f.cause == cause), None)
-    if finding is not None:
-        return None if length is None else finding.share * length
-    if any(item.cause == cause for item in diagnosis.not_judged):
-        return None
-    return part_ms if part_ms is not None else 0.0
-
-
-def _gain(diagnosis: Diagnosis, cause: str) -> float | None:
-    length = diagnosis.run.steps.length_ms
-    finding = next((f for f in diagnosis.findings if f.cause == cause), None)
-    if finding is None or finding.gain is None or length is None:
-        return None
-    return max(length - finding.gain.step_ms, 0.0)
-
-
-def _state(
-    had: bool,
-    has: bool,
-    old: float | None,
-    new: float | None,
-    part: PartChange | None,
-    length_ms: float,
-) -> State:
-    """A cause near the share from which it is named comes and goes by chance: it is gone or new
-    only when what it costs has changed as well."""
-    if old is None or new is None:
-        return "unknown"
-    least = RELEVANT_BLIND_FRAC * length_ms
-    if abs(new - old) < least or (part is not None and part.beyond_noise is False):
-        return "same"
-    if new < old:
-        return "smaller" if has else "gone"
-    return "larger" if had else "new"
 
 
 def _kernel_changes(
@@ -407,8 +360,9 @@ def _warnings(
     said = []
     if change is None:
         said.append("the length of a step is not known on both sides: nothing can be compared")
-    for name, samples in (("before", first), ("after", second)):
-        if 0 < len(samples.step_ms) < MIN_SAMPLES:
+    sides = (("before", before, first), ("after", after, second))
+    for name, side, samples in sides:
+        if 0 < len(samples.step_ms) < MIN_SAMPLES and side.run.steps.source != "none":
             count = "one step" if len(samples.step_ms) == 1 else f"{len(samples.step_ms)} steps"
             said.append(
                 f"{name} holds {count}: at least {MIN_SAMPLES} are needed to know the noise"
@@ -416,7 +370,21 @@ def _warnings(
     if (before.run.steps.source == "none") != (after.run.steps.source == "none"):
         said.append("only one side has steps: a step is compared with a whole recording")
     elif before.run.steps.source == "none":
-        said.append("no steps were found: the whole recordings are compared")
+        said.append(
+            "no steps were found: the whole recordings are compared, and one length a side does not"
+            " show the noise; mark steps with prof.step()"
+        )
+    blind = [
+        name
+        for name, _, samples in sides
+        if len(samples.step_ms) >= MIN_SAMPLES and not samples.parts_ms
+    ]
+    if blind:
+        who = "neither side holds" if len(blind) == 2 else f"{blind[0]} does not hold"
+        said.append(
+            f"{who} what each step spent in its parts: of parts and causes the noise is unknown;"
+            " compare the recordings, or analyze them again"
+        )
     busy = [
         f"{name} {percent(share)}"
         for name, one in (("before", before), ("after", after))

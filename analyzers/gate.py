@@ -1,17 +1,23 @@
 """Whether a run passes: no cause above its limit, no step slower than the baseline's.
 
-A limit is broken only by what is known. A cause that could not be judged, or a step whose noise is
-unknown, is told as such and breaks nothing, unless the caller is strict.
+A gate stands in front of every change, so it must neither cry wolf nor sleep. A limit is broken by
+what is known: a cause over its limit, a step slower beyond noise. What is not known is told loudly
+and lets the run pass only while it could be noise. It holds the run up where
+
+- the step is slower by more than any plausible noise, though noise could not be measured,
+- the baseline can't be compared at all, so that the gate would watch nothing from then on,
+- the recording holds no account of time, or none of the rules could be checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from gpuprof.analyzers.compare import CAUSE_BUCKETS
-from gpuprof.comparison import Comparison
+from gpuprof.analyzers.cause_changes import share_of
+from gpuprof.analyzers.change import PLAUSIBLE_NOISE
+from gpuprof.comparison import Comparison, StepChange
 from gpuprof.diagnosis import CAUSES, Diagnosis, Finding
 
 BESIDE = (
@@ -29,6 +35,9 @@ LIMITED = (*CAUSES, *BESIDE)
 
 SLOWDOWN = "slowdown"
 
+NO_ACCOUNT_FROM = 0.999
+"""A step of which nothing is known but its length: the device was not recorded."""
+
 State = Literal["passed", "broken", "unknown"]
 
 
@@ -37,8 +46,10 @@ class Check:
     """One rule and how it went.
 
     rule: a cause, or `SLOWDOWN`. limit, value: shares (of the step, or of the baseline's step);
-    value is None where it is not known. why: one sentence that holds the numbers. finding: what
-    the diagnosis says of the cause.
+    value is None where it is not known. A cause's value is what its rule measured: the share that
+    the finding quotes, also where the cause is ruled out. why: one sentence that holds the numbers.
+    finding: what the diagnosis says of the cause. blocks: whether the run may not pass with this
+    unknown; True for all that is broken.
     """
 
     rule: str
@@ -47,6 +58,7 @@ class Check:
     value: float | None
     why: str
     finding: Finding | None = None
+    blocks: bool = False
 
 
 def check_run(
@@ -65,9 +77,18 @@ def check_run(
             within noise never breaks it.
     """
     checks = [_check_cause(diagnosis, cause, limit) for cause, limit in limits.items()]
+    nothing = all(check.state == "unknown" for check in checks) and comparison is None
+    if nothing or diagnosis.budget.get("unknown", 0.0) > NO_ACCOUNT_FROM:
+        checks = [replace(check, blocks=check.state != "passed") for check in checks]
     if comparison is not None:
         checks.append(_check_slowdown(comparison, max_slowdown))
     return tuple(checks)
+
+
+def failures(checks: Sequence[Check], *, strict: bool) -> list[Check]:
+    """What holds the run up: what is broken, what may not stay unknown, and what is unknown at all
+    when `strict`."""
+    return [c for c in checks if c.blocks or (strict and c.state == "unknown")]
 
 
 def _percent(share: float) -> str:
@@ -79,38 +100,79 @@ def _check_cause(diagnosis: Diagnosis, cause: str, limit: float) -> Check:
     missing = next((n.missing for n in diagnosis.not_judged if n.cause == cause), None)
     if finding is None and missing is not None:
         return Check(cause, "unknown", limit, None, f"{cause} could not be judged: {missing}")
-    # Below the share from which a cause is named, its part of the step still says what it takes.
-    bucket = CAUSE_BUCKETS.get(cause)
-    value = finding.share if finding else diagnosis.budget.get(bucket, 0.0) if bucket else 0.0
-    state: State = "broken" if value > limit else "passed"
-    way = "is more than" if state == "broken" else "is within"
+    value = share_of(diagnosis, cause)
+    if value is None:
+        ruled_out = next(r.why for r in diagnosis.ruled_out if r.cause == cause)
+        return Check(cause, "passed", limit, None, f"{cause} is ruled out: {ruled_out}")
+    broken = value > limit
+    way = "is more than" if broken else "is within"
     why = f"{cause} takes {_percent(value)} of the step, which {way} the {_percent(limit)} allowed"
-    if state == "broken" and finding is not None and finding.where:
+    if broken and finding is not None and finding.where:
         place = finding.where[0]
         why += f" ({place.file}{'' if place.line is None else f':{place.line}'})"
-    return Check(cause, state, limit, value, why, finding)
+    return Check(cause, "broken" if broken else "passed", limit, value, why, finding, broken)
 
 
 def _check_slowdown(comparison: Comparison, limit: float) -> Check:
     step, before, after = comparison.step, comparison.before.step_ms, comparison.after.step_ms
     if step is None or before is None or after is None:
         why = "the slowdown is not known: the length of a step is not known on both sides"
-        return Check(SLOWDOWN, "unknown", limit, None, why)
+        return Check(SLOWDOWN, "unknown", limit, None, why, blocks=True)
     lengths = f"{before:.4g} ms before, {after:.4g} ms now"
+    if comparison.verdict == "identical":
+        why = f"the baseline is the same recording as the run ({after:.4g} ms a step)"
+        return Check(SLOWDOWN, "passed", limit, 0.0, why)
+    unequal = _unequal(comparison)
+    if unequal:
+        why = f"the slowdown is not known: {unequal} ({lengths}); record the baseline again"
+        return Check(SLOWDOWN, "unknown", limit, None, why, blocks=True)
     if comparison.verdict == "unknown":
-        why = f"the slowdown can't be told from noise with so few steps ({lengths})"
-        return Check(SLOWDOWN, "unknown", limit, step.change, why)
+        few = "no steps were found" if comparison.before.source == "none" else "too few steps"
+        return _unmeasured(step, before, limit, f"{lengths}; {few}")
     interval = f"99 % interval {step.low_ms:+.4g} to {step.high_ms:+.4g} ms"
     if comparison.verdict == "slower" and step.change > limit:
         why = (
             f"a step takes {_percent(step.change)} longer than the baseline's, which is more than"
             f" the {_percent(limit)} allowed ({lengths}; {interval})"
         )
-        return Check(SLOWDOWN, "broken", limit, step.change, why)
+        return Check(SLOWDOWN, "broken", limit, step.change, why, blocks=True)
     if comparison.verdict == "no difference":
         why = f"a step is as long as the baseline's within noise ({lengths}; {interval})"
+        if step.high_ms is not None and step.high_ms > limit * before:
+            why += f"; the noise could hide {_percent(step.high_ms / before)}: record more steps"
     else:
         way = "longer" if step.change > 0 else "shorter"
         share = _percent(abs(step.change))
         why = f"a step is {share} {way} than the baseline's ({lengths}; {interval})"
     return Check(SLOWDOWN, "passed", limit, step.change, why)
+
+
+def _unequal(comparison: Comparison) -> str:
+    """Why the two runs are none of a kind, "" where they are."""
+    before, after = comparison.before, comparison.after
+    if (before.source == "none") != (after.source == "none"):
+        return "only one side has steps"
+    if before.world_size != after.world_size:
+        return f"the baseline has {before.world_size} ranks, the run {after.world_size}"
+    known = "unknown" not in (*before.devices, *after.devices)
+    if known and before.devices != after.devices:
+        return (
+            f"the baseline ran on {', '.join(before.devices)}, this on {', '.join(after.devices)}"
+        )
+    return ""
+
+
+def _unmeasured(step: StepChange, before_ms: float, limit: float, lengths: str) -> Check:
+    """The slowdown where the noise is unknown: a large one is no noise."""
+    own = (step.change_ms - max(step.waited_ms, 0.0)) / before_ms
+    if 1 + own > (1 + limit) * (1 + PLAUSIBLE_NOISE):
+        why = (
+            f"it takes {1 + step.change:.1f} times as long as the baseline ({lengths}): the"
+            " noise is not known, but that much is none"
+        )
+        return Check(SLOWDOWN, "broken", limit, step.change, why, blocks=True)
+    if (1 + own) * (1 + PLAUSIBLE_NOISE) < 1:
+        why = f"it takes {_percent(-step.change)} less time than the baseline ({lengths})"
+        return Check(SLOWDOWN, "passed", limit, step.change, why)
+    why = f"the slowdown can't be told from noise ({lengths}): record at least ten steps"
+    return Check(SLOWDOWN, "unknown", limit, step.change, why)

@@ -29,6 +29,11 @@ MOST_KERNELS = 20
 
 BUDGET_DIGITS = 6
 
+PART_DIGITS = 4
+"""Of ms: 0.1 µs, as the lengths of steps have."""
+
+F64 = NDArray[np.float64]
+
 
 def mean_budget(accounts: Sequence[RankAccount]) -> dict[str, float]:
     """The step budget over all ranks and devices, rounded so that it still adds up to 1."""
@@ -108,7 +113,31 @@ def steps_summary(accounts: Sequence[RankAccount]) -> StepsSummary:
             for account in accounts
             for i, why in sorted(account.main.steps.why.items())
         ),
+        parts_ms={
+            bucket: tuple(round(float(value), PART_DIGITS) for value in values)
+            for bucket, values in parts_of_steps(accounts).items()
+            if values.any()
+        },
     )
+
+
+def parts_of_steps(accounts: Sequence[RankAccount]) -> dict[str, F64]:
+    """What each accounted step spent in each bucket in ms, mean over the ranks: (n_steps,)."""
+    budgets = [account.main.budget for account in accounts]
+    return {
+        bucket: mean_over_ranks([b.per_step_ns[bucket][b.steps.keep] / 1e6 for b in budgets])
+        for bucket in BUCKETS
+    }
+
+
+def mean_over_ranks(series: Sequence[F64]) -> F64:
+    """One value a step. Ranks that left more steps out than others cut the series of all."""
+    filled = [one for one in series if len(one)]
+    if not filled:
+        return np.zeros(0, np.float64)
+    shortest = min(len(one) for one in filled)
+    mean: F64 = np.mean([one[-shortest:] for one in filled], axis=0)
+    return mean
 
 
 def heaviest_kernels(account: RankAccount) -> tuple[KernelRow, ...]:

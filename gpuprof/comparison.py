@@ -11,8 +11,8 @@ import msgspec
 
 SCHEMA_VERSION = 1
 
-Verdict = Literal["faster", "slower", "no difference", "unknown"]
-State = Literal["gone", "smaller", "same", "larger", "new", "unknown"]
+Verdict = Literal["faster", "slower", "no difference", "identical", "unknown"]
+State = Literal["gone", "smaller", "same", "larger", "new", "unclear", "unknown"]
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     """The change of the mean step: after minus before in ms, and as a share of before. `low_ms`
-    and `high_ms` are its interval at `level`, None where the noise is unknown."""
+    and `high_ms` are its interval at `level`, None where the noise is unknown. `waited_ms` is how
+    much longer a step of after waited for a core that others had, 0 where that is not recorded."""
 
     change_ms: float
     change: float
@@ -38,6 +39,7 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     high_ms: float | None
     level: float
     method: str
+    waited_ms: float = 0.0
 
 
 class PartChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +56,8 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
 
 class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
     """A cause that was found on either side: what it cost a step, and what removing it was priced
-    at. A cost is None where that side could not judge the cause."""
+    at. A cost is None where that side could not judge the cause. The state is "unclear" where the
+    noise is unknown and the difference could be noise."""
 
     cause: str
     state: State

@@ -153,13 +153,18 @@ class ExcludedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepsSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps that the account covers. Shares of the budget and gains are shares of the mean."""
+    """The steps that the account covers. Shares of the budget and gains are shares of the mean.
+
+    `parts_ms` is what each step spent in each bucket, mean over ranks: bucket -> one value a step;
+    buckets that no step has are left out. It is what a later comparison knows the noise from.
+    """
 
     count: int
     source: Literal["ProfilerStep", "session", "inferred", "none"]
     median_ms: float | None
     mean_ms: float | None = None
     excluded: tuple[ExcludedStep, ...] = ()
+    parts_ms: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
 
     @property
     def length_ms(self) -> float | None:

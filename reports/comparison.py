@@ -38,6 +38,10 @@ def _interval(step: StepChange, words: Catalog) -> str:
 def headline(comparison: Comparison, words: Catalog) -> str:
     """One sentence: whether the step changed, and by how much."""
     step, before, after = comparison.step, comparison.before, comparison.after
+    if comparison.verdict == "identical":
+        if after.step_ms is None:
+            return words.say("compare.identical.bare")
+        return words.say("compare.identical", length=text.milliseconds(after.step_ms))
     if step is None or before.step_ms is None or after.step_ms is None:
         return words.say("compare.none")
     whole = before.source == "none" and after.source == "none"
@@ -62,7 +66,7 @@ def headline(comparison: Comparison, words: Catalog) -> str:
         tail=f"; {interval}" if interval else "",
     )
     if comparison.verdict == "unknown":
-        said += f" {words.say('compare.unknown')}"
+        said += f" {words.say('compare.unknown.whole' if whole else 'compare.unknown')}"
     return said
 
 
@@ -138,6 +142,9 @@ def to_text(comparison: Comparison, *, lang: str = "en") -> str:
     words = catalog(lang)
     said = speaker(lang)
     lines = [headline(comparison, words), *movements(comparison, words)]
+    if comparison.verdict == "identical":
+        lines += [words.say("compare.note", text=said(text.clean(w))) for w in comparison.warnings]
+        return "\n".join(lines).replace(text.NBSP, " ").replace("\u202f", " ") + "\n"
     if comparison.step is not None:
         lines += [_bound(comparison, words), "", words.say("compare.parts")]
         for part in _shown(comparison):
@@ -183,6 +190,9 @@ def to_markdown(comparison: Comparison, *, lang: str = "en") -> str:
     said = speaker(lang)
     lines = [f"# {escape(headline(comparison, words))}", ""]
     lines += [f"- {escape(line)}" for line in movements(comparison, words)]
+    if comparison.verdict == "identical":
+        lines += [f"- {escape(text.sentence(said(warning)))}" for warning in comparison.warnings]
+        return "\n".join(lines).rstrip() + "\n"
     if comparison.step is not None:
         lines += [f"- {escape(_bound(comparison, words))}", ""]
         lines += [

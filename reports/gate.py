@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpuprof.analyzers.gate import Check
+from gpuprof.analyzers.gate import Check, failures
 from gpuprof.reports import columns, text
 from gpuprof.reports.markdown import escape
-from gpuprof.reports.words import catalog, speaker
+from gpuprof.reports.words import Catalog, catalog, speaker
 
 SCHEMA_VERSION = 1
 
@@ -19,30 +19,39 @@ def is_open(checks: Sequence[Check], *, strict: bool) -> bool:
     return not failures(checks, strict=strict)
 
 
-def failures(checks: Sequence[Check], *, strict: bool) -> list[Check]:
-    """What holds the run up."""
-    return [c for c in checks if c.state == "broken" or (strict and c.state == "unknown")]
-
-
 def to_text(checks: Sequence[Check], *, strict: bool, lang: str = "en") -> str:
     """One line a check: what failed first."""
-    ordered = sorted(checks, key=lambda c: ("broken", "unknown", "passed").index(c.state))
     words, said = catalog(lang), speaker(lang)
+    failed = failures(checks, strict=strict)
+    states = ["broken" if c in failed else c.state for c in checks]
+    ordered = sorted(
+        zip(states, checks, strict=True),
+        key=lambda pair: ("broken", "unknown", "passed").index(pair[0]),
+    )
     marks = {state: words.say(f"gate.{state}") for state in ("broken", "unknown", "passed")}
-    if strict:
-        marks["unknown"] = marks["broken"]
-    lines = [columns.pad(marks[c.state], 8) + text.clean(said(c.why)) for c in ordered]
+    width = max(columns.cells(mark) for mark in marks.values()) + 1
+    lines = [
+        columns.pad(marks[state], width) + text.clean(said(check.why)) for state, check in ordered
+    ]
     return "".join(f"{line}\n" for line in lines)
 
 
 def to_json(checks: Sequence[Check], *, strict: bool, lang: str = "en") -> str:
     """The checks as JSON, in English whatever the language: passed, and each check with its rule,
-    state, limit, value and reason."""
+    state, whether it failed, limit, value and reason."""
+    failed = failures(checks, strict=strict)
     document = {
         "schema": SCHEMA_VERSION,
         "passed": is_open(checks, strict=strict),
         "checks": [
-            {"rule": c.rule, "state": c.state, "limit": c.limit, "value": c.value, "why": c.why}
+            {
+                "rule": c.rule,
+                "state": c.state,
+                "failed": c in failed,
+                "limit": c.limit,
+                "value": c.value,
+                "why": c.why,
+            }
             for c in checks
         ],
     }
@@ -52,12 +61,24 @@ def to_json(checks: Sequence[Check], *, strict: bool, lang: str = "en") -> str:
 def to_markdown(checks: Sequence[Check], *, strict: bool, lang: str = "en") -> str:
     """A heading with the verdict and a table, for a pull request."""
     words, said = catalog(lang), speaker(lang)
-    verdict = "passed" if is_open(checks, strict=strict) else "failed"
+    failed = failures(checks, strict=strict)
+    unknown = sum(c.state == "unknown" for c in checks)
+    verdict = "failed" if failed else "passed"
+    title = words.say(f"gate.title.{verdict}")
+    if unknown and not failed:
+        key = "gate.title.unknown.one" if unknown == 1 else "gate.title.unknown"
+        title = words.say(key, count=unknown)
     head = f"| {words.say('gate.rule')} | | {words.say('gate.reason')} |"
-    lines = [f"# {words.say(f'gate.title.{verdict}')}", "", head, "| :-- | :-- | :-- |"]
+    lines = [f"# {title}", "", head, "| :-- | :-- | :-- |"]
     lines += [
-        f"| {escape(c.rule)} | {words.say(f'gate.state.{c.state}')} "
-        f"| {escape(text.sentence(said(c.why)))} |"
+        f"| {escape(c.rule)} | {_state(c, failed, words)} | {escape(text.sentence(said(c.why)))} |"
         for c in checks
     ]
     return "\n".join(lines) + "\n"
+
+
+def _state(check: Check, failed: Sequence[Check], words: Catalog) -> str:
+    state = words.say(f"gate.state.{check.state}")
+    if check in failed and check.state == "unknown":
+        return f"**{words.say('gate.state.failed', state=state)}**"
+    return f"**{state}**" if check in failed else state

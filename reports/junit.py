@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from gpuprof.analyzers.gate import Check
+from gpuprof.analyzers.gate import Check, failures
 from gpuprof.reports import text
 
 
 def to_junit(checks: Sequence[Check], *, strict: bool = False) -> str:
-    """The checks as JUnit XML with a final newline. What is unknown is skipped, or failed when
-    `strict`."""
-    failed = [c for c in checks if c.state == "broken" or (strict and c.state == "unknown")]
-    skipped = [c for c in checks if c.state == "unknown" and not strict]
+    """The checks as JUnit XML with a final newline. What is unknown is skipped, or
+    failed where it holds the run up."""
+    failed = failures(checks, strict=strict)
+    skipped = [c for c in checks if c.state == "unknown" and c not in failed]
     counts = {"tests": len(checks), "failures": len(failed), "errors": 0, "skipped": len(skipped)}
     attributes = {"name": "gpuprof gate", **{k: str(v) for k, v in counts.items()}}
     root = ElementTree.Element("testsuites", attributes)

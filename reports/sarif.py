@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from gpuprof.analyzers.gate import Check
+from gpuprof.analyzers.gate import Check, failures
 from gpuprof.diagnosis import Diagnosis, Finding, Place
 from gpuprof.reports import text
 from gpuprof.reports.words import catalog
@@ -20,7 +20,7 @@ _LEVELS = {"critical": "warning", "warning": "warning", "info": "note"}
 def to_sarif(
     diagnosis: Diagnosis, checks: Sequence[Check], *, root: Path, strict: bool = False
 ) -> str:
-    """Broken rules as errors, the other findings as warnings and notes.
+    """What holds the run up as errors; what is unknown and other findings as warnings and notes.
 
     Args:
         root: The folder of the sources: places below it are written relative to it, as the
@@ -29,10 +29,13 @@ def to_sarif(
     words = catalog()
     results = []
     broken = set()
+    failed = failures(checks, strict=strict)
     for check in checks:
-        if check.state == "broken" or (strict and check.state == "unknown"):
+        if check in failed:
             broken.add(check.rule)
             results.append(_result(check.rule, "error", check.why, check.finding, root))
+        elif check.state == "unknown":
+            results.append(_result(check.rule, "warning", check.why, check.finding, root))
     for finding in diagnosis.findings:
         if finding.cause not in broken:
             level = _LEVELS[finding.severity]

@@ -334,6 +334,10 @@ ENGLISH: Mapping[str, str] = {
     "compare.less": "{what} takes {length} less: {lengths} ({share}{tail}).",
     "compare.more": "{what} takes {length} more: {lengths} ({share}{tail}).",
     "compare.unknown": "Whether that is beyond noise is not known from so few steps.",
+    "compare.unknown.whole": "Whether that is beyond noise is not known: without steps there is "
+    "one length a side.",
+    "compare.identical": "Identical: both sides are the same recording ({length}).",
+    "compare.identical.bare": "Identical: both sides are the same recording.",
     "compare.shrank": "Shrank: {parts}.",
     "compare.surfaced": "Surfaced: {parts}.",
     "compare.back": "Of the {lost} that went, {back} came back as other time that had run beside "
@@ -346,6 +350,7 @@ ENGLISH: Mapping[str, str] = {
     "compare.state.gone": "gone",
     "compare.state.smaller": "smaller",
     "compare.state.same": "no difference beyond noise",
+    "compare.state.unclear": "can't be told: the noise is unknown",
     "compare.state.larger": "larger",
     "compare.state.new": "new",
     "compare.state.unknown": "could not be judged on both sides",
@@ -367,11 +372,14 @@ ENGLISH: Mapping[str, str] = {
     "gate.passed": "passed",
     "gate.title.passed": "gpuprof gate passed",
     "gate.title.failed": "gpuprof gate failed",
+    "gate.title.unknown": "gpuprof gate passed; {count} rules could not be checked",
+    "gate.title.unknown.one": "gpuprof gate passed; one rule could not be checked",
     "gate.rule": "Rule",
     "gate.reason": "Reason",
     "gate.state.broken": "broken",
     "gate.state.unknown": "unknown",
     "gate.state.passed": "passed",
+    "gate.state.failed": "failed: {state}",
     # live view
     "live.no_rank": "No rank has taken a step yet.",
     "live.host": "Host: {cores} cores busy",

@@ -19,7 +19,7 @@ from gpuprof.analyzers.compare import RunSamples, compare_runs, samples_of
 from gpuprof.cli import main
 from gpuprof.compare_runs import kept_diagnosis, load_run
 from gpuprof.comparison import to_json
-from gpuprof.diagnosis import BUCKETS, Diagnosis
+from gpuprof.diagnosis import BUCKETS, Diagnosis, RuledOut
 from gpuprof.diagnosis import to_json as diagnosis_json
 from gpuprof.errors import InputError
 from gpuprof.reports.comparison import headline, movements, to_markdown, to_text
@@ -113,7 +113,7 @@ def test_the_sides_swapped_swap_the_verdict() -> None:
     slow, fast = with_steps([100, 101, 99, 100, 102]), with_steps([80, 81, 80, 79, 80])
     assert compare_runs(slow, fast).verdict == "faster"
     assert compare_runs(fast, slow).verdict == "slower"
-    assert compare_runs(slow, slow).verdict == "no difference"
+    assert compare_runs(slow, slow).verdict == "identical"
 
 
 def test_parts_add_up_to_the_change_of_the_step(tmp_path: Path) -> None:
@@ -134,10 +134,70 @@ def test_parts_add_up_to_the_change_of_the_step(tmp_path: Path) -> None:
 def test_a_run_against_itself_shows_nothing(tmp_path: Path) -> None:
     trace = training(6, load_us=4_000).trace.write(tmp_path / "a.json.gz")
     comparison = gpuprof.compare(trace, trace)
-    assert comparison.verdict == "no difference"
+    assert comparison.verdict == "identical"
     assert not comparison.shrank and not comparison.surfaced and not comparison.kernels
+    assert not comparison.warnings
     assert {cause.state for cause in comparison.causes} <= {"same"}
-    assert headline(comparison, catalog()).startswith("No difference beyond noise")
+    assert {part.beyond_noise for part in comparison.parts} == {False}
+    assert headline(comparison, catalog()).startswith(
+        "Identical: both sides are the same recording"
+    )
+    copy = tmp_path / "copy.json.gz"
+    copy.write_bytes(trace.read_bytes())
+    assert gpuprof.compare(trace, copy).verdict == "identical"
+    kept = tmp_path / "diagnosis.json"
+    kept.write_bytes(diagnosis_json(gpuprof.analyze(trace)))
+    assert gpuprof.compare(trace, kept).verdict == "identical"
+    again = training(6, load_us=4_100).trace.write(tmp_path / "b.json.gz")
+    assert gpuprof.compare(trace, again).verdict == "no difference"
+
+
+def test_kept_diagnoses_know_the_noise_of_parts_and_causes(tmp_path: Path) -> None:
+    """What CI keeps of the main branch must compare like the recording that it was made from."""
+    slow = training(6, load_us=4_000).trace.write(tmp_path / "a.json.gz")
+    fast = training(6, load_us=300).trace.write(tmp_path / "b.json.gz")
+    kept = tmp_path / "diagnosis.json"
+    kept.write_bytes(diagnosis_json(gpuprof.analyze(slow)))
+    whole, short = gpuprof.compare(slow, fast), gpuprof.compare(kept, fast)
+    assert [p.beyond_noise for p in short.parts] == [p.beyond_noise for p in whole.parts]
+    assert [c.state for c in short.causes] == [c.state for c in whole.causes]
+    for part, other in zip(short.parts, whole.parts, strict=True):
+        assert part.change_ms == pytest.approx(other.change_ms, abs=1e-3)
+
+
+def test_of_causes_whose_noise_is_unknown_nothing_is_claimed() -> None:
+    """Neither a change nor that there is none, and it is said why."""
+    few = compare_runs(with_steps([100, 101]), with_steps([104, 103]))
+    assert {cause.state for cause in few.causes} == {"unclear"}
+    assert any("needed to know the noise" in warning for warning in few.warnings)
+    shown = to_text(few)
+    assert "can't be told: the noise is unknown" in shown
+    assert "no difference beyond noise" not in shown
+    # Kept by a version that did not keep the parts: the step's noise is known, theirs is not.
+    many = compare_runs(with_steps([100, 101, 99, 100]), with_steps([100, 102, 99, 101]))
+    assert many.verdict == "no difference"
+    assert {cause.state for cause in many.causes} == {"unclear"}
+    assert any("neither side holds what each step spent" in warning for warning in many.warnings)
+
+
+def test_a_cause_costs_what_its_rule_measured_and_not_what_its_part_holds() -> None:
+    """Exposed copies hold those within a device, which are none of the cause's."""
+    base = with_steps([100, 101, 99, 100])
+    cause = base.findings[0].cause
+    ruled_out = RuledOut(cause=cause, why="", share=0.018)
+    after = msgspec.structs.replace(
+        with_steps([50, 51, 49, 50]),
+        findings=(),
+        ruled_out=(ruled_out,),
+        not_judged=(),
+    )
+    found = next(c for c in compare_runs(base, after).causes if c.cause == cause)
+    assert found.after_ms == pytest.approx(0.018 * 50)
+    unmeasured = msgspec.structs.replace(
+        after, ruled_out=(msgspec.structs.replace(ruled_out, share=None),)
+    )
+    found = next(c for c in compare_runs(base, unmeasured).causes if c.cause == cause)
+    assert (found.after_ms, found.state) == (None, "unknown")
 
 
 def test_halves_of_one_run_differ_in_at_most_5_of_100_tries() -> None:
@@ -169,7 +229,9 @@ def test_one_step_each_says_that_the_noise_is_unknown() -> None:
 
 def test_without_any_step_nothing_is_compared() -> None:
     empty = msgspec.structs.replace(sample_diagnosis(), ranks=())
-    comparison = compare_runs(empty, empty)
+    assert compare_runs(empty, empty).verdict == "identical"
+    other = msgspec.structs.replace(empty, files=(), headline="another")
+    comparison = compare_runs(empty, other)
     assert comparison.step is None and comparison.verdict == "unknown" and comparison.warnings
     assert "can't be compared" in to_text(comparison)
 
@@ -237,7 +299,7 @@ def test_a_kept_diagnosis_stands_for_its_run(tmp_path: Path) -> None:
     (folder / "diagnosis.json").write_bytes(diagnosis_json(sample_diagnosis()))
     (folder / "report.html").write_text("")
     assert kept_diagnosis(folder) == sample_diagnosis()
-    assert gpuprof.compare(folder, folder / "diagnosis.json").verdict == "no difference"
+    assert gpuprof.compare(folder, folder / "diagnosis.json").verdict == "identical"
     (folder / "trace.json").write_text("{}")
     assert kept_diagnosis(folder) is None, "a folder with traces is analyzed anew"
 
@@ -275,8 +337,8 @@ def test_the_command_prints_what_is_asked_for(
         outputs[" ".join(form)] = capsys.readouterr().out
     expected = to_json(gpuprof.compare(path, path)).decode()
     assert outputs["--json -"] == outputs["--format json"] == expected
-    assert outputs["--format md"].startswith("# No difference beyond noise")
-    assert outputs[""].startswith("No difference beyond noise")
+    assert outputs["--format md"].startswith("# Identical")
+    assert outputs[""].startswith("Identical")
 
 
 def busy(diagnosis: Diagnosis, share: str) -> Diagnosis:

@@ -95,12 +95,14 @@ def judge(run: RunView) -> Verdict:
         return RuledOut(
             cause=ID,
             why=f"the run waits {percent(waiting)} of the step for input: more with more samples",
+            share=idle,
         )
     memory = _memory_frac(run)
     if memory is not None and memory >= FULL_MEMORY_FRAC:
         return RuledOut(
             cause=ID,
             why=f"device memory is full ({percent(memory)}): there is no room for a larger batch",
+            share=idle,
         )
     times = _times(run, memory)
     gain = _gain(run, times)
@@ -109,6 +111,7 @@ def judge(run: RunView) -> Verdict:
             cause=ID,
             why=f"with {times} times the batch a sample would take only"
             f" {percent(gain.reduction)} less time",
+            share=idle,
         )
     share = min(idle, 1.0)
     return finding(
