@@ -14,13 +14,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from gpuprof.analyzers.hang_symptoms import Picture, differing_settings, symptom_of
-from gpuprof.analyzers.nccl.evidence import CLASS_UNIT, class_evidence, finding, rank_list
+from gpuprof.analyzers.nccl.evidence import (
+    CLASS_UNIT,
+    class_evidence,
+    finding,
+    rank_list,
+    see_what,
+)
 from gpuprof.analyzers.standing import STOOD_S, Standing, standing
 from gpuprof.diagnosis import Evidence, Finding, Fix, Place, Severity
 from gpuprof.stacks import RankStacks
@@ -116,6 +122,24 @@ def join_hangs(exact: Sequence[Finding], seen: Sequence[Finding]) -> list[Findin
     )
     rest = [one for one in seen if one is not stacks]
     return [joined if one is first else one for one in exact] + rest
+
+
+def with_stacks(found: Sequence[Finding], stacks: Sequence[RankStacks]) -> list[Finding]:
+    """The hangs among these with what the stacks show of the ranks that did not come, also where
+    those of the ranks that wait are missing, so that stacks alone say nothing."""
+    does = {one.rank: one for one in map(standing, stacks) if one.rank >= 0}
+    return [_with_stacks(one, does) if one.cause == "hang" else one for one in found]
+
+
+def _with_stacks(hang: Finding, does: Mapping[int, Standing]) -> Finding:
+    told = any(item.source == SOURCE for item in hang.evidence)
+    late = [does[rank] for rank in hang.late_ranks if rank in does and not told][:MAX_TOLD]
+    lines = [one.place for one in late if one.place]
+    return msgspec.structs.replace(
+        hang,
+        evidence=(*hang.evidence[:1], *(_does(one) for one in late), *hang.evidence[1:]),
+        where=tuple(dict.fromkeys((*lines, *hang.where)))[:4],
+    )
 
 
 def waits_for_ranks(stacks: Sequence[RankStacks]) -> bool:
@@ -254,10 +278,10 @@ def _finding(picture: Picture, answer: _Answer) -> Finding:
 def _look_elsewhere(picture: Picture) -> list[Fix]:
     if not picture.unseen:
         return []
-    names = rank_list(picture.unseen)
+    where = "their own nodes" if len(picture.unseen) > 1 else "its own node"
     return [
         Fix(
-            title=f"See what {names} does on its own node",
+            title=f"{see_what(rank_list(picture.unseen))} on {where}",
             detail="Attach there as well, and give all run directories to one analysis.",
             code="gpuprof attach --pid PID; gpuprof analyze RUN RUN…",
         )

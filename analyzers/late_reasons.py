@@ -169,11 +169,12 @@ def _inputs(rank: int) -> Fix:
     )
 
 
-def _device(rank: int) -> Fix:
+def look_at_device(rank: int) -> Fix:
+    """For a rank that takes longer for the work of the others."""
     return Fix(
         title=f"Look at the device of rank {rank}",
-        detail="The same kernels take longer there: power or temperature limits, a lower clock,"
-        " another process on it.",
+        detail="The same work takes longer there: power or temperature limits, a lower clock,"
+        " another process, another model of GPU.",
         code="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE",
         cost="none",
     )
@@ -186,5 +187,5 @@ _FIXES = {
     "copy": _copy,
     "more work": _work,
     "larger inputs": _inputs,
-    "slow device": _device,
+    "slow device": look_at_device,
 }

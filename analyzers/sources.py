@@ -90,6 +90,10 @@ def findings_of(other: OtherSources) -> list[Finding]:
             found = join_hangs(found, logged)
         else:
             found += logged
+    if other.stacks:
+        from gpuprof.analyzers.hang import with_stacks
+
+        found = with_stacks(found, other.stacks)
     if other.topologies:
         from gpuprof.analyzers.nccl_causes import findings_from_topology
 

@@ -61,7 +61,8 @@ def run_facts(diagnosis: Diagnosis, words: Catalog) -> list[str]:
     run = diagnosis.run
     facts = []
     if run.world_size > 1:
-        facts.append(words.say("facts.ranks.many", count=len(run.ranks), world=run.world_size))
+        key = "facts.ranks.many" if run.ranks else "facts.ranks.world"
+        facts.append(words.say(key, count=len(run.ranks), world=run.world_size))
     devices: dict[str, int] = {}
     for rank in diagnosis.ranks:
         devices[rank.device] = devices.get(rank.device, 0) + 1

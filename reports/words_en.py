@@ -65,6 +65,7 @@ ENGLISH: Mapping[str, str] = {
     # headline
     "untitled": "GPU profile",
     "facts.ranks.many": "{count} of {world} ranks",
+    "facts.ranks.world": "a job of {world} ranks",
     "facts.steps": "{count} steps, {source}",
     "facts.steps.one": "1 step, {source}",
     "facts.steps.none": "no steps found",

@@ -69,6 +69,7 @@ CHINESE: Mapping[str, str] = {
     # headline
     "untitled": "GPU 性能分析",
     "facts.ranks.many": "{world} 个 rank 中的 {count} 个",
+    "facts.ranks.world": "{world} 个 rank 的作业",
     "facts.steps": "{count} 步，{source}",
     "facts.steps.one": "1 步，{source}",
     "facts.steps.none": "没有找到训练步",

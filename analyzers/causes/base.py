@@ -341,20 +341,23 @@ def held_open(share: float, charged: float) -> list[Evidence]:
     ]
 
 
-def may_hide(run: RunView, cause: str, what: str, share: float) -> NotJudged | None:
+def may_hide(
+    run: RunView, cause: str, what: str, share: float, unknown: str = "what held the device"
+) -> NotJudged | None:
     """Not judged, where idle time that nothing explains may hold what would make the cause.
 
     Args:
         cause: Its id.
         what: What was measured of it.
         share: How much of the step that is; under the band.
+        unknown: What the recording does not tell of that idle time.
     """
     unexplained = run.share("unknown")
     if share + unexplained < run.named_from:
         return None
     return NotJudged(
         cause=cause,
-        missing=f"{what}: {percent(share)} of the step; what held the device in the"
+        missing=f"{what}: {percent(share)} of the step; {unknown} in the"
         f" {percent(unexplained)} of idle time that nothing explains was not recorded",
         command=RECORD_BOTH,
     )

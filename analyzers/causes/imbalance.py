@@ -39,7 +39,7 @@ from gpuprof.analyzers.communication_fixes import named_ranks
 from gpuprof.analyzers.exposed import exposed_collectives
 from gpuprof.analyzers.group_skew import evidence_of
 from gpuprof.analyzers.imbalance import bubble_frac
-from gpuprof.analyzers.late_reasons import has_larger_launches, kernels_of
+from gpuprof.analyzers.late_reasons import has_larger_launches, kernels_of, look_at_device
 from gpuprof.analyzers.pricing import gain_of
 from gpuprof.analyzers.wording import percent
 from gpuprof.analyzers.work_skew import (
@@ -279,7 +279,7 @@ def _bubble_evidence(bubble: Bubble) -> list[Evidence]:
 def _fixes(run: RunView, skew: Skew, bubble: Bubble | None, uneven: bool) -> list[Fix]:
     fixes: list[Fix] = []
     if uneven and skew.same_work:
-        fixes.append(_look_at_device(skew.labels[skew.heaviest]))
+        fixes.append(look_at_device(skew.labels[skew.heaviest]))
     elif uneven and bubble is not None:
         fixes.append(_move_layers())
     elif uneven:
@@ -327,16 +327,6 @@ def _move_layers() -> Fix:
         detail="Stages are even when their times are, not their numbers of layers: the embedding"
         " and the loss over a large vocabulary weigh as much as several layers.",
         cost="a new split of the checkpoint",
-    )
-
-
-def _look_at_device(rank: int) -> Fix:
-    return Fix(
-        title=f"Look at the device of rank {rank}",
-        detail="The same work takes longer there: power or temperature limits, a lower clock,"
-        " another process, another model of GPU.",
-        code="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE",
-        cost="none",
     )
 
 

@@ -32,20 +32,20 @@ from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
     LEAST_GAIN,
     MOST_WINDOWS,
-    RECORD_BOTH,
     Cause,
     RunView,
     Verdict,
     confidence,
     explained,
     finding,
+    may_hide,
     too_little,
 )
 from gpuprof.analyzers.copies import Copies, exposed_ns, exposed_spans, find_copies
 from gpuprof.analyzers.host import SMALL_BYTES, Blocking
 from gpuprof.analyzers.places import lines_of
 from gpuprof.analyzers.wording import percent
-from gpuprof.diagnosis import Evidence, Fix, NotJudged, Place, RuledOut, Window
+from gpuprof.diagnosis import Evidence, Fix, Place, RuledOut, Window
 
 I64 = NDArray[np.int64]
 
@@ -106,15 +106,11 @@ def judge(run: RunView) -> Verdict:
 
 
 def _not_named(run: RunView, copies: list[Copies], share: float) -> Verdict:
-    unexplained = run.share("unknown")
-    if any(len(each) for each in copies) and share + unexplained >= run.named_from:
-        return NotJudged(
-            cause=ID,
-            missing=f"copies alone hold {percent(share)} of the step; whether the host waited for"
-            f" them in the {percent(unexplained)} of idle time that nothing explains was not"
-            " recorded",
-            command=RECORD_BOTH,
-        )
+    if any(len(each) for each in copies):
+        waited = "whether the host waited for them"
+        hidden = may_hide(run, ID, "copies alone", share, unknown=waited)
+        if hidden is not None:
+            return hidden
     first = max(copies, key=len)
     if not len(first):
         return RuledOut(

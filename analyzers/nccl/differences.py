@@ -42,6 +42,9 @@ MUST_AGREE = frozenset(
 )
 """Variables that both ends of a connection must read alike, or the job hangs or fails."""
 
+EVERY_RANK_STATES = (2, 22)
+"""From this release on every rank that logs at INFO states its version."""
+
 COMM_ID_DEFECT = ((2, 29, 2), (2, 29, 7))
 """Releases that compare IPv4 subnets the wrong way round when NCCL_COMM_ID is set."""
 
@@ -81,18 +84,21 @@ def _difference(
 ) -> Finding:
     """`groups`: value to (process, line). The value of the fewest processes is the odd one."""
     ordered = sorted(groups.items(), key=lambda item: len(item[1]))
-    odd_value, odd = ordered[0]
+    odd = ordered[0][1]
+    # Of many files, a line is in the one of its process.
+    many = len(log.paths) > 1
+    rest = f"; others have {ordered[-1][0] or 'none'}"
     evidence = [
         row_evidence(
             log,
             rows[0][1],
-            None,
-            f"{what} is {value or 'absent'} on {_who(log, [p for p, _ in rows])}",
+            rows[0][0] if many else None,
+            f"{what} is {value or 'absent'} on {_who(log, [p for p, _ in rows])}"
+            f"{rest if rows is odd else ''}",
         )
         for value, rows in ordered[:4]
     ]
     evidence.append(class_evidence([kind]))
-    del odd_value
     return finding(
         cause="nccl-config",
         title=title,
@@ -109,6 +115,7 @@ def _versions(log: CommLog) -> list[Finding]:
     for row in log.versions:
         if row.process is not None and row.stated:
             groups[f"{row.library} {row.version}"].append((row.process, row.line))
+    _add_silent(log, groups)
     if len(groups) < 2:
         return []
     fix = Fix(
@@ -126,6 +133,37 @@ def _versions(log: CommLog) -> list[Finding]:
             fix=fix,
         )
     ]
+
+
+def _add_silent(log: CommLog, groups: dict[str, list[tuple[int, int]]]) -> None:
+    """Adds the ranks of an older library to those that state their version.
+
+    Before `EVERY_RANK_STATES` only rank 0 prints a version, bare. Where others state theirs, those
+    that print none are of that older one; not those that were a whole job among themselves, which
+    another one followed in the same file.
+    """
+    bare = {
+        row.version: row.line
+        for row in log.versions
+        if row.process is None and row.stated and row.library == "NCCL"
+    }
+    stating = {process for rows in groups.values() for process, _ in rows}
+    apart = {
+        process
+        for comm in log.communicators
+        if comm.size == log.world_size == len(comm.completed)
+        and not stating.intersection(comm.processes.values())
+        for process in comm.processes.values()
+    }
+    silent = [
+        p
+        for p, one in enumerate(log.processes)
+        if one.ranks and p not in stating and p not in apart
+    ]
+    if groups and silent and len(bare) == 1:
+        ((version, line),) = bare.items()
+        if version_key(version) < EVERY_RANK_STATES:
+            groups[f"NCCL {version}"] += [(p, line) for p in silent]
 
 
 def _networks(log: CommLog) -> list[Finding]:

@@ -121,3 +121,8 @@ def rank_list(ranks: Iterable[int], limit: int = 16) -> str:
 def ranks_of(log: CommLog, process: int | None) -> tuple[int, ...]:
     """Ranks of a process, none when it is unknown."""
     return () if process is None else tuple(set(log.processes[process].ranks.values()))
+
+
+def see_what(who: str) -> str:
+    """The title of the fix that looks at ranks, named as `rank_list` does."""
+    return f"See what {who} {'do' if who.startswith('ranks ') else 'does'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpuprof.analyzers.nccl.evidence import class_evidence, finding, rank_list
+from gpuprof.analyzers.nccl.evidence import class_evidence, finding, rank_list, see_what
 from gpuprof.analyzers.nccl.flight_waits import (
     Wait,
     find_waits,
@@ -131,7 +131,7 @@ def _hang(
     evidence.append(class_evidence([kind, "desync_straggler"], "flight-recorder"))
     fixes = [
         Fix(
-            title=f"See what {rank_list(sorted(blamed) or late)} does",
+            title=see_what(rank_list(sorted(blamed) or late)),
             detail="Its Python stack while the others wait names the line; if the process is gone, "
             "its log and exit code tell why.",
             code="py-spy dump --pid PID",

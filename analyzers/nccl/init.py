@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from gpuprof.analyzers.nccl.evidence import class_evidence, finding, quote, rank_list, row_evidence
+from gpuprof.analyzers.nccl.evidence import (
+    class_evidence,
+    finding,
+    quote,
+    rank_list,
+    row_evidence,
+    see_what,
+)
 from gpuprof.commlog import CallTail, CommLog, Communicator
 from gpuprof.diagnosis import Evidence, Finding, Fix
 
@@ -174,7 +181,7 @@ def _behind(log: CommLog) -> list[Finding]:
                 ],
                 fixes=[
                     Fix(
-                        title=f"See what {name} does",
+                        title=see_what(name),
                         detail="Its Python stack while the others wait names the line; its own log "
                         "and exit code tell whether it died.",
                         code="py-spy dump --pid PID",

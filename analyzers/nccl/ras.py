@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuprof.analyzers.nccl.evidence import class_evidence, finding, rank_list
+from gpuprof.analyzers.nccl.evidence import class_evidence, finding, rank_list, see_what
 from gpuprof.diagnosis import Evidence, Finding, Fix
 from gpuprof.readers.ras import RasCommunicator, RasCount, RasRank, RasReport
 
@@ -70,7 +70,7 @@ def _late(report: RasReport, one: RasCommunicator, behind: RasCount) -> Finding:
         evidence=evidence,
         fixes=[
             Fix(
-                title=f"See what {names} does",
+                title=see_what(names),
                 detail="Its Python stack names the line.",
                 code="gpuprof attach --pid PID",
             )

@@ -11,7 +11,14 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from gpuprof.analyzers.nccl.evidence import class_evidence, finding, line_evidence, quote, rank_list
+from gpuprof.analyzers.nccl.evidence import (
+    class_evidence,
+    finding,
+    line_evidence,
+    quote,
+    rank_list,
+    see_what,
+)
 from gpuprof.commlog import CommLog, Event
 from gpuprof.diagnosis import Evidence, Finding, Fix
 
@@ -247,7 +254,7 @@ def _work(log: CommLog, late: list[int]) -> list[Evidence]:
 def _fixes(kind: str, late: list[int], first: TimedOut | None) -> list[Fix]:
     who = rank_list(late) if late else "the missing rank"
     look = Fix(
-        title=f"See what {who} does",
+        title=see_what(who),
         detail="Its Python stack while the others wait names the line; its own log and exit code "
         "tell whether it died.",
         code="py-spy dump --pid PID",

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from fixtures.stacks import LIBRARY, call, own, rank, waiting
-from gpuprof.analyzers.hang import findings_from_stacks, join_hangs
+from gpuprof.analyzers.hang import findings_from_stacks, join_hangs, with_stacks
 from gpuprof.analyzers.nccl.evidence import cause_classes
 from gpuprof.analyzers.nccl.flight import findings_from_flight
 from gpuprof.analyzers.standing import standing
-from gpuprof.diagnosis import Finding
+from gpuprof.diagnosis import Evidence, Finding
 from gpuprof.stacks import RankStacks
 
 
@@ -181,6 +181,29 @@ def test_numbers_of_the_flight_recorder_go_before_stacks(tmp_path: Path) -> None
     (joined,) = join_hangs(exact, seen)
     assert joined.late_ranks == exact[0].late_ranks == (1,)
     assert joined.where[0].line == 15
+
+
+def test_the_stack_of_the_late_rank_alone_says_what_it_does() -> None:
+    """As `py-spy dump` of that one rank gives it, beside dumps of the flight recorder of all."""
+    told = Finding(
+        cause="hang",
+        number=None,
+        severity="critical",
+        confidence=0.9,
+        share=0.0,
+        gain=None,
+        title="Rank 1 did not come",
+        late_ranks=(1,),
+        evidence=(Evidence(text="Ranks 0, 2 wait.", source="flight-recorder"),),
+    )
+    asleep = rank(1, own(15, "save", "time.sleep(9)"), own(32), kernel="sleep")
+    assert findings_from_stacks([asleep]) == []
+    (found,) = with_stacks([told], [asleep])
+    assert "Rank 1 sleeps at train.py:15 (save)" in texts(found)
+    assert (found.where[0].file, found.where[0].line) == ("/job/train.py", 15)
+    assert with_stacks([found], [asleep]) == [found]  # said once
+    other = rank(3, own(99, "log"))
+    assert with_stacks([told], [other]) == [told]  # of a rank that is not accused
 
 
 def test_numbers_that_differ_by_nature_accuse_nobody() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.nccl_faults import FAULTS
-from fixtures.nccl_logs import Job, build_log
+from fixtures.nccl_faults import FAULTS, Plan
+from fixtures.nccl_logs import Job, build_log, start_up
 from gpuprof.analyzers.nccl_causes import cause_classes, findings_from_commlog
 from gpuprof.diagnosis import Finding
 from gpuprof.readers.nccl_log import read_nccl_log
@@ -42,6 +42,34 @@ def test_fault_is_named_first(
     assert cause_classes(findings[0])[0] == FAULTS[fault].kind
     if guilty is not None:
         assert guilty in findings[0].ranks + findings[0].late_ranks
+
+
+def folder_of(tmp_path: Path, version_of: Callable[[int], str]) -> list[Finding]:
+    """Findings in a file a rank of a job whose ranks have these libraries."""
+    jobs: dict[str, Job] = {}
+    for rank in range(16):
+        version = version_of(rank)
+        job = jobs.setdefault(version, Job(version, seed=11))
+        text = "\n".join(start_up(job, rank, Plan())) + "\n"
+        (tmp_path / f"nccl.{job.host(rank)}.{job.pids[rank]}.log").write_text(text)
+    return findings_from_commlog(read_nccl_log(tmp_path))
+
+
+def test_an_older_library_on_some_ranks_states_its_version_once(tmp_path: Path) -> None:
+    """Before 2.22 rank 0 alone prints it. The odd ranks are named, with what the others have."""
+    (found,) = folder_of(tmp_path, lambda rank: "2.22.3" if rank == 11 else "2.18.5")
+    assert cause_classes(found)[0] == "version_mismatch"
+    assert found.ranks == (11,)
+    assert "NCCL 2.22.3 on rank 11 (node1); others have NCCL 2.18.5" in found.evidence[0].text
+    assert "line 3, node1:" in found.evidence[0].text
+
+
+def test_a_job_that_another_one_followed_is_none_of_its_ranks(tmp_path: Path) -> None:
+    """Two runs in one file, the library updated between them."""
+    text = "".join(build_log(Job(v, seed=7, steps=4))[0] for v in ("2.18.5", "2.27.7"))
+    path = tmp_path / "slurm.out"
+    path.write_text(text)
+    assert findings_from_commlog(read_nccl_log(path)) == []
 
 
 def test_one_node_without_gdr_is_healthy(
