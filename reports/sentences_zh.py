@@ -249,6 +249,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{share} of the communication runs beside other work", "{share} 的通信与其他工作并行"),
     ("{share} of the communication of rank {r} runs beside other work", "rank {r} 的通信有 {share} 与其他工作并行"),
     ("{share} of the step passes in collectives of the host", "一步中有 {share} 花在主机端的集合通信"),
+    ("Whether rank {r} is late can't be told: it was late in {n} of {of} steps and costs the middle rank {share} of the step, but that may be chance: record more steps", "无法判断 rank {r} 是否迟到：{of} 步中有 {n} 步迟到，使中间的 rank 损失一步的 {share}，但也可能是偶然。请记录更多步"),
     ("No rank is late: none comes last more often than chance lets it, at a cost that is worth naming", "没有 rank 迟到：没有哪个超出偶然地总是最后到，且代价值得一提"),
     ("Over {n} ranks, {wait} of the step is waiting for another rank and {rest} transfer and what could not be compared", "在 {n} 个 rank 上，一步中有 {wait} 在等其他 rank，{rest} 是传输和无法比较的部分"),
     ("A collective lasts until the last rank has come and the data has passed. Which of the two takes the time can't be told without the other ranks' traces", "一次集合通信要持续到最后一个 rank 到达且数据传完。没有其他 rank 的追踪，无法判断是哪一个用了时间"),

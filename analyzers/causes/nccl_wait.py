@@ -56,6 +56,7 @@ from gpuprof.analyzers.late_ranks import (
     without_transfers,
 )
 from gpuprof.analyzers.late_reasons import evidence_of, fixes_of
+from gpuprof.analyzers.lateness import LateRank
 from gpuprof.analyzers.places import lines_of, records_lines
 from gpuprof.analyzers.pricing import gain_of
 from gpuprof.analyzers.ranks import RankComparison
@@ -68,6 +69,8 @@ ID = "nccl-wait"
 HOW = "the step replayed with transfers taking no time: the most that overlap can do"
 
 BUCKETS = ("communication", "communication_host")
+
+MOST_SUSPECTS = 2
 
 MOSTLY = 0.5
 """When half of the exposed communication is waiting, the ranks are the first thing to look at."""
@@ -216,6 +219,8 @@ def _split(
 
 
 def _who_is_late(run: RunView, comparison: RankComparison, late: tuple[int, ...]) -> list[Evidence]:
+    if not late and comparison.suspects:
+        return [_may_be_late(one) for one in comparison.suspects[:MOST_SUSPECTS]]
     if not late:
         return [
             Evidence(
@@ -247,6 +252,15 @@ def _who_is_late(run: RunView, comparison: RankComparison, late: tuple[int, ...]
                 )
             )
     return evidence
+
+
+def _may_be_late(one: LateRank) -> Evidence:
+    text = (
+        f"Whether rank {one.rank} is late can't be told: it was late in {one.times} of {one.of}"
+        f" {one.samples} and costs the middle rank {percent(one.share)} of the step, but that may"
+        " be chance: record more steps."
+    )
+    return Evidence(text=text, value=round(one.share, 4), unit="share of step")
 
 
 def _doing(bucket: str, has_device: bool) -> str:

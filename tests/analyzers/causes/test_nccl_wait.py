@@ -11,6 +11,7 @@ from fixtures.traces import TraceBuilder
 from fixtures.views import COMPUTE, Machine, texts, view
 from gpuprof.analyzers.causes import imbalance, nccl_wait
 from gpuprof.analyzers.diagnose import Recorded, view_of
+from gpuprof.analyzers.lateness import LateRank
 from gpuprof.analyzers.recorded_window import RecordedWindow
 from gpuprof.diagnosis import Finding, NotJudged, RuledOut
 from gpuprof.readers.kineto import read_trace
@@ -201,6 +202,21 @@ def test_a_balanced_job_accuses_nobody() -> None:
     assert found.late_ranks == ()
     assert "No rank is late" in texts(found.evidence)
     assert "0.0 % of the step is waiting for another rank" in texts(found.evidence)
+
+
+def test_a_rank_that_chance_may_have_made_late_is_not_cleared() -> None:
+    """Of three steps nobody knows. It is neither accused nor said to be in time."""
+    run = view(*ranks_with_late(transfer_us=300))
+    assert run.comparison is not None
+    suspect = LateRank(2, 3, 3, "steps", share=0.05, robust_share=0.04, p_value=0.2)
+    run = replace(run, comparison=replace(run.comparison, suspects=(suspect,)))
+    found = nccl_wait.judge(run)
+    assert isinstance(found, Finding)
+    assert found.late_ranks == ()
+    assert "Whether rank 2 is late can't be told: it was late in 3 of 3 steps" in texts(
+        found.evidence
+    )
+    assert "No rank is late" not in texts(found.evidence)
 
 
 def gloo_pair(*last: int) -> list[TraceBuilder]:
