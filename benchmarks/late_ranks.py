@@ -3,8 +3,9 @@
     python benchmarks/late_ranks.py [--trials 400] [--cost 0.05] [--seed 0]
 
 Jobs have realistic noise with heavy tails and stalls (fixtures/rank_sim.py). "right" is the share
-of runs with one late rank in which exactly that rank is accused; the others are shares of
-balanced runs in which any is accused: with the same noise, with batches that differ by 10 % from
+of runs with one late rank in which exactly that rank is accused, "told" that in which it is accused
+or said to be one of which it can't be told, "other" that in which another one is. The rest are
+shares of balanced runs in which any is accused: with the same noise, with batches that differ by 10 % from
 step to step, and with a long stall of some rank in every step.
 """
 
@@ -41,18 +42,21 @@ def run(
     job: Job, noise: Noise, trials: int, seed: int, late: dict[str, object]
 ) -> dict[str, float]:
     """Shares of runs in which the right rank alone, another one beside it, or any was accused."""
-    right = extra = accused = 0
+    right = told = extra = accused = 0
     for trial in range(trials):
         rng = np.random.default_rng((seed, job.n_ranks, job.n_steps, job.n_collectives, trial))
         work = draw_work(job, noise, rng)
         guilty = int(rng.integers(job.n_ranks))
         if late:
             work = make_late(work, job, guilty, **late)  # type: ignore[arg-type]
-        found = compare_summaries(summaries(work, job, noise, rng)).late_ranks
+        compared = compare_summaries(summaries(work, job, noise, rng))
+        found = compared.late_ranks
         right += found == (guilty,)
+        told += guilty in found or (not found and guilty in [one.rank for one in compared.suspects])
         extra += any(rank != guilty for rank in found)
         accused += bool(found)
-    return {"right": right / trials, "extra": extra / trials, "accused": accused / trials}
+    counts = {"right": right, "told": told, "extra": extra, "accused": accused}
+    return {name: count / trials for name, count in counts.items()}
 
 
 def main() -> None:
@@ -62,7 +66,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     noise = Noise()
-    print(f"{'ranks':>6}{'steps':>6}{'coll.':>6}{'runs':>6}{'right':>8}{'first':>8}"
+    print(f"{'ranks':>6}{'steps':>6}{'coll.':>6}{'runs':>6}{'right':>8}{'first':>8}{'told':>8}"
           f"{'other':>8}{'even':>8}{'uneven':>8}{'stalls':>8}{'ms/run':>8}")  # fmt: skip
     for n_ranks, n_steps, n_each in SHAPES:
         job = Job(n_ranks, n_steps, n_each)
@@ -76,7 +80,8 @@ def main() -> None:
         took = (time.perf_counter() - begin) / (5 * trials) * 1e3
         print(
             f"{n_ranks:6d}{n_steps:6d}{n_each:6d}{trials:6d}{spread['right']:8.3f}"
-            f"{first['right']:8.3f}{max(spread['extra'], first['extra']):8.3f}"
+            f"{first['right']:8.3f}{min(spread['told'], first['told']):8.3f}"
+            f"{max(spread['extra'], first['extra']):8.3f}"
             f"{even['accused']:8.3f}{uneven['accused']:8.3f}{stalls['accused']:8.3f}{took:8.1f}",
             flush=True,
         )
