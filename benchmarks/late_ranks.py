@@ -5,8 +5,8 @@
 Jobs have realistic noise with heavy tails and stalls (fixtures/rank_sim.py). "right" is the share
 of runs with one late rank in which exactly that rank is accused, "told" that in which it is accused
 or said to be one of which it can't be told, "other" that in which another one is. The rest are
-shares of balanced runs in which any is accused: with the same noise, with batches that differ by 10 % from
-step to step, and with a long stall of some rank in every step.
+shares of balanced runs in which any is accused: with the same noise, with batches that differ by
+10 % from step to step, and with a long stall of some rank in every step.
 """
 
 from __future__ import annotations
