@@ -48,7 +48,9 @@ def _svg(css: str, label: str, body: str, height: int) -> str:
 
 def stacked_bar(rows: Sequence[BudgetRow], words: Catalog, *, height: int = 28) -> str:
     """One step as one bar: busy parts in colour, idle parts grey, a hairline between parts."""
-    label = ", ".join(f"{words.name('bucket', row.bucket)} {100 * row.share:.1f} %" for row in rows)
+    label = words.several(
+        f"{words.name('bucket', row.bucket)} {100 * row.share:.1f} %" for row in rows
+    )
     body = "".join(
         f'<rect x="{100 * row.offset:.3f}%" width="{100 * row.exact:.3f}%" height="{height}" '
         f"{_fill(row.bucket)}/>"

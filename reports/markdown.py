@@ -59,19 +59,21 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis, words: Catalog
     if gain is not None:
         saving = text.percent_range(gain.low, gain.high)
         if step is not None:
-            saving = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))}, {saving}"
+            saved = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))}"
+            saving = words.clauses((saved, saving))
     facts = [words.name("severity", finding.severity), words.name("cause", finding.cause)]
     facts.append(story.confidence(finding.confidence, words))
     if diagnosis.run.world_size > 1 and finding.ranks:
         facts.append(story.ranks(finding.ranks, words))
     if finding.late_ranks:
         facts.append(story.late(finding.late_ranks, words))
-    lines = [f"### {number}. {escape(finding.title)} ({saving})", "", escape(" · ".join(facts)), ""]
+    title = words.aside(escape(finding.title), saving)
+    lines = [f"### {number}. {title}", "", escape(" · ".join(facts)), ""]
     lines += [f"- {escape(item.text)}" for item in finding.evidence]
     lines += [""]
     for place in finding.where:
         spot = text.clean(place.file) + (f":{place.line}" if place.line is not None else "")
-        lines += [f"{words.say('finding.where')}: {inline_code(spot)}", ""]
+        lines += [words.labelled(words.say("finding.where"), inline_code(spot)), ""]
         if place.code:
             lines += [*code_block(place.code, language="python"), ""]
     for fix in finding.fixes:
@@ -79,8 +81,10 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis, words: Catalog
         if fix.code:
             lines += [*code_block(fix.code, language="python"), ""]
         if fix.cost:
-            lines += [f"{words.say('finding.cost')}: {escape(fix.cost)}", ""]
-    how = f" {escape(text.sentence(gain.how))}" if gain is not None and gain.how else ""
+            lines += [words.labelled(words.say("finding.cost"), escape(fix.cost)), ""]
+    how = ""
+    if gain is not None and gain.how:
+        how = words.say("points.between") + escape(text.sentence(gain.how))
     return [*lines, f"{escape(story.gain_sentence(finding, diagnosis, words))}{how}", ""]
 
 
@@ -139,19 +143,17 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
     bound = diagnosis.bound
     lines = [f"# {escape(diagnosis.headline or words.say('untitled'))}", ""]
     lines += [escape(" · ".join(story.run_facts(diagnosis, words))), ""]
-    lead = " ".join(
+    lead = words.say("points.between").join(
         part for part in (story.cost(diagnosis, words), story.together(diagnosis, words)) if part
     )
     lines += [escape(lead), ""]
-    also = ", ".join(words.name("bound", item) for item in bound.also)
-    tie = f", {words.say(story.near(bound.class_), also=also)}" if also else ""
-    sure = words.say("key.confidence", percent=text.percent(bound.confidence))
-    lines += [
-        f"**{words.say('key.bound')}: {words.name('bound', bound.class_)}** "
-        f"({escape(sure + tie)}). "
-        f"{escape(text.sentence(bound.why))}",
-        "",
-    ]
+    also = words.several(words.name("bound", item) for item in bound.also)
+    sure = [words.say("key.confidence", percent=text.percent(bound.confidence))]
+    sure += [words.say(story.near(bound.class_), also=also)] if also else []
+    verdict = words.labelled(words.say("key.bound"), words.name("bound", bound.class_))
+    verdict = words.aside(f"**{verdict}**", escape(words.clauses(sure)))
+    stop = words.say("points.stop") + words.say("points.between")
+    lines += [f"{verdict}{stop}{escape(text.sentence(bound.why))}", ""]
     lines += _budget(diagnosis, words)
     lines += [f"## {words.say('section.findings')}", ""]
     if not diagnosis.findings:
@@ -173,7 +175,10 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
     if diagnosis.ruled_out:
         lines += [f"## {words.say('section.ruled_out')}", ""]
         lines += [
-            f"- **{escape(words.name('cause', item.cause))}**: {escape(text.sentence(item.why))}"
+            "- "
+            + words.labelled(
+                f"**{escape(words.name('cause', item.cause))}**", escape(text.sentence(item.why))
+            )
             for item in diagnosis.ruled_out
         ]
         lines += [""]
@@ -181,9 +186,10 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
         lines += [f"## {words.say('section.not_judged')}", ""]
         for missing in diagnosis.not_judged:
             name = escape(words.name("cause", missing.cause))
-            line = f"- **{name}**: {escape(text.sentence(missing.missing))}"
+            missed = escape(text.sentence(missing.missing))
+            line = f"- {words.labelled(f'**{name}**', missed)}"
             if missing.command:
-                line += f" {_typed(text.sentence(missing.command))}"
+                line += words.say("points.between") + _typed(text.sentence(missing.command))
             lines += [line]
         lines += [""]
     lines += [f"## {words.say('section.data')}", ""]

@@ -54,8 +54,8 @@ def to_html(diagnosis: Diagnosis, *, lang: str = "en") -> str:
         ("section.not_judged", [item.cause for item in diagnosis.not_judged]),
     ):
         if causes:
-            names = ", ".join(words.name("cause", cause) for cause in causes)
-            parts.append(f"<p>{safe(words.say(key))}: {safe(names)}</p>")
+            names = words.several(words.name("cause", cause) for cause in causes)
+            parts.append(f"<p>{safe(words.labelled(words.say(key), names))}</p>")
     return "\n".join(parts)
 
 

@@ -44,7 +44,7 @@ def _figure(
     start, end = gpu.span_ns
     marks = _marks(gpu, diagnosis, traces, start, max(end - start, 1))
     numbers = sorted({mark.number for mark in marks if mark.number})
-    said = ", ".join(str(number) for number in numbers)
+    said = words.several(str(number) for number in numbers)
     key = "curve.marks" if len(numbers) > 1 else "curve.marks.one"
     title = words.say(key, numbers=said) if numbers else ""
     return {
@@ -72,7 +72,7 @@ def _panel(
     )
     top = words.say("curve.top", top=amount(curve.top, curve.unit))
     shares = column_means(curve, start, end, COLUMNS)
-    svg = charts.run_curve(np.asarray(shares), marks, f"{name}: {numbers}")
+    svg = charts.run_curve(np.asarray(shares), marks, words.labelled(name, numbers))
     return {"name": name, "numbers": numbers, "top": top, "svg": Markup(svg)}
 
 

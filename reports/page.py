@@ -82,7 +82,13 @@ def _finding(
         buttons = [
             {"index": index, "label": label} for index, label in zip(known, labels, strict=True)
         ]
-        evidence.append({"text": item.text, "source": item.source, "windows": buttons})
+        evidence.append(
+            {
+                "text": item.text,
+                "source": item.source and words.name("origin", item.source),
+                "windows": buttons,
+            }
+        )
     many_ranks = diagnosis.run.world_size > 1
     result: dict[str, Any] = {
         "data": finding,
@@ -136,9 +142,8 @@ def _ranks(diagnosis: Diagnosis, words: Catalog) -> tuple[list[dict[str, Any]], 
         numbers.append((words.say("rank.busy"), text.percent(rank.busy_frac)))
         if rank.wait_frac is not None:
             numbers.append((words.say("rank.wait"), text.percent(rank.wait_frac)))
-        label = f"{name}, {words.say('rank.steps')}: " + ", ".join(
-            text.milliseconds(value) for value in rank.step_ms[:20]
-        )
+        lengths = words.several(text.milliseconds(value) for value in rank.step_ms[:20])
+        label = words.labelled(words.clauses((name, words.say("rank.steps"))), lengths)
         device = "" if one_kind else rank.device
         if many_devices and rank.device_index >= 0:
             device = f"{device} ({rank.device_index})".strip()
@@ -267,6 +272,9 @@ def render(
         language=words.language,
         say=words.say,
         name=words.name,
+        labelled=words.labelled,
+        aside=words.aside,
+        clauses=words.clauses,
         whole=lambda key: story.whole(diagnosis, key),
         nothing_found=story.nothing_found(diagnosis, words),
         css=Markup(css),

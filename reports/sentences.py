@@ -43,9 +43,24 @@ _NUMBERS = frozenset(
 
 _VALUE = r"(?:<[ \u00a0])?[-+−]?[\d.,\u202f]+(?:e[-+]?\d+)?(?:[ \u00a0]?(?:%|ns|µs|ms|s))?"
 
+_OTHER_FIELDS = {
+    "ranks": r"\d[\d, –]*(?: and \d+)?",  # numbers of ranks or devices, as they are listed
+    "dims": r"\d+(?:x\d+)+",
+    "pci": r"[\da-fA-F]{4,8}:[\da-fA-F]{2}:[\da-fA-F.]+",
+}
+"""Fields of which little else can be taken for them."""
+
+_OF_LINE = re.compile(r"(.+) \(line (\d+)(?:, ([^()]*))?\)(\.?)")
+"""Where in a log something stands, behind what is said of it."""
+
+_NUMBER_LIST = re.compile(r"\d[\d, –]*(?: and \d+)?")
+
+_WIDE = re.compile("[一-鿿]")
+_LATIN = re.compile(r"[A-Za-z0-9%]")
+
 _LISTS = (
     (re.compile(r", (?=[\d<])"), "，"),
-    (re.compile(r", "), "，"),
+    (re.compile(r", "), "、"),
     (re.compile(r" and "), "和"),
 )
 """How values list things: shares of the step first, whose own words hold commas."""
@@ -75,9 +90,30 @@ def _rule(english: str, other: str) -> _Rule:
             pattern += f"(?P={part})"
         else:
             seen.add(part)
-            pattern += f"(?P<{part}>{_VALUE if part in _NUMBERS else '.+?'})"
+            fits = _VALUE if part in _NUMBERS else _OTHER_FIELDS.get(part, ".+?")
+            pattern += f"(?P<{part}>{fits})"
     own = [part.replace(" ", "") for part in parts[::2]]
     return _Rule(re.compile(pattern), other, max(own, key=len), sum(map(len, own)))
+
+
+def _filled(becomes: str, values: Mapping[str, str]) -> str:
+    """The template with its values. A space stands between a Chinese character and a word or number
+    in Latin letters, also where the template can't know which of the two a value is."""
+    line = ""
+    for index, part in enumerate(_FIELD.split(becomes)):
+        piece = part if index % 2 == 0 else values[part]
+        before, after = line[-1:], piece[:1]
+        meet = (_WIDE.match(before) and _LATIN.match(after)) or (
+            _LATIN.match(before) and _WIDE.match(after)
+        )
+        line += f" {piece}" if meet else piece
+    return line
+
+
+def _joined(between: str, items: Sequence[str]) -> str:
+    """A list, its items apart from Chinese letters as in `_filled`."""
+    names = {f"k{number}": item for number, item in enumerate(items)}
+    return _filled(between.join(f"{{{name}}}" for name in names), names)
 
 
 class Translator:
@@ -103,6 +139,11 @@ class Translator:
         of_rank = _OF_RANK.match(text)
         if of_rank is not None:
             return f"{of_rank[1]}：{self._say(text[of_rank.end() :])}"
+        of_line = _OF_LINE.fullmatch(text)
+        whole = self._whole(of_line[1], 0) if of_line is not None else None
+        if of_line is not None and whole is not None:
+            where = f"，{of_line[3]}" if of_line[3] else ""
+            return f"{whole}（第 {of_line[2]} 行{where}）" + ("。" if of_line[4] else "")
         whole = self._whole(text, 0)
         if whole is not None:
             return whole
@@ -137,10 +178,12 @@ class Translator:
                 values = {
                     name: self._value(value, depth) for name, value in match.groupdict().items()
                 }
-                return rule.becomes.format_map(values) + stop
+                return _filled(rule.becomes, values) + stop
         return None
 
     def _value(self, value: str, depth: int) -> str:
+        if _NUMBER_LIST.fullmatch(value):
+            return value.replace(", ", "、").replace(" and ", " 和 ")
         if depth >= MAX_DEPTH:
             return value
         for separator, between in _LISTS:
@@ -150,11 +193,19 @@ class Translator:
                 if found is not None:
                     return found
             if len(items) > 1:
-                said = [self._whole(item, depth + 1) for item in items]
-                if any(item is not None for item in said):
-                    pairs = zip(items, said, strict=True)
-                    return between.join(item if new is None else new for item, new in pairs)
+                found_items = [self._item(item, depth + 1) for item in items]
+                if any(item is not None for item in found_items):
+                    pairs = zip(items, found_items, strict=True)
+                    return _joined(between, [item if new is None else new for item, new in pairs])
         return value
+
+    def _item(self, item: str, depth: int) -> str | None:
+        """One item of a list, which may end in "a and b"; None where it stays as it is."""
+        found = self._whole(item, depth)
+        if found is None and " and " in item:
+            said = self._value(item, depth)
+            found = said if said != item else None
+        return found
 
 
 def translate(diagnosis: Diagnosis, translator: Translator | None) -> Diagnosis:
@@ -182,6 +233,10 @@ def translate(diagnosis: Diagnosis, translator: Translator | None) -> Diagnosis:
     excluded = tuple(texts(step, "why") for step in steps.excluded)
     steps = msgspec.structs.replace(steps, excluded=excluded)
     facts: Mapping[str, str] = diagnosis.facts
+    files = tuple(
+        msgspec.structs.replace(file, notes=tuple(say(note) for note in file.notes))
+        for file in diagnosis.files
+    )
     return msgspec.structs.replace(
         diagnosis,
         headline=say(diagnosis.headline),
@@ -191,6 +246,7 @@ def translate(diagnosis: Diagnosis, translator: Translator | None) -> Diagnosis:
         not_judged=tuple(texts(item, "missing", "command") for item in diagnosis.not_judged),
         warnings=tuple(say(warning) for warning in diagnosis.warnings),
         run=msgspec.structs.replace(diagnosis.run, steps=steps),
+        files=files,
         kernels=tuple(texts(row, "kind") for row in diagnosis.kernels),
         facts={say(key): say(value) for key, value in facts.items()},
     )

@@ -1,13 +1,13 @@
 """The analyzers' sentences in Simplified Chinese: causes 5 to 8, and what samples show.
 
-What is read from logs of NCCL and of the kernel stays in English, as the logs are.
+Lines that are quoted from logs of NCCL and of the kernel stay as they are.
 """
 
 from __future__ import annotations
 
 SENTENCES: tuple[tuple[str, str], ...] = (
     # 5 host overhead
-    ("The device waits for the host {share} of each step", "每一步中，设备有 {share} 在等待主机"),
+    ("The device waits for the host {share} of each step", "每一步中，设备有 {share} 的时间在等待主机"),
     ("The CPU is busy outside of operators {share} of each step", "每一步中，CPU 有 {share} 忙于算子之外的事"),
     ("{ms} ms of each {step} ms step the host is late with the next launch", "在每步 {step} ms 中，有 {ms} ms 主机来不及做下一次启动"),
     ("{ms} of {step} ms a step pass outside of operators", "每步 {step} ms 中有 {ms} ms 花在算子之外"),
@@ -17,7 +17,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("Half of the launches end no more than {us} µs before their kernel starts, the other half earlier: the host falls behind only now and then", "一半的启动在内核开始前不到 {us} µs 结束，另一半更早：主机只是偶尔落后"),
     ("With the profiler's own cost taken out, a host without any cost would still make the step {share} shorter", "扣除 profiler 自己的开销后，毫无开销的主机仍会使一步缩短 {share}"),
     ("Ranks wait for each other {share} of the step. In the replay of all ranks together that goes as far as late hosts, in turns, have caused it", "一步中有 {share} rank 在互相等待。在所有 rank 一起的重放中，由主机轮流迟到造成的那部分会消失"),
-    ("{share} of the step goes to the device allocator asking the driver for memory or giving it back", "一步中有 {share} 花在显存分配器向驱动申请或归还显存"),
+    ("{share} of the step goes to the device allocator asking the driver for memory or giving it back", "一步中有 {share} 的时间花在显存分配器向驱动申请或归还显存"),
     ("Something was compiled during the recorded steps", "记录的各步中有编译发生"),
     ("Stop giving memory back to the driver", "不要把显存还给驱动"),
     ("cudaMalloc and cudaFree stop the host, cudaFree the device as well. Remove torch.cuda.empty_cache() from the loop; let segments grow instead", "cudaMalloc 和 cudaFree 会停住主机，cudaFree 还会停住设备。从循环中去掉 torch.cuda.empty_cache()；改为让段增长"),
@@ -51,16 +51,16 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     # 6 copies
     ("Copies between host and device hold up {share} of each step", "每一步中，主机与设备间的拷贝拖住 {share}"),
     ("For {ms} ms of each {step} ms step the device only copies to or from the host", "在每步 {step} ms 中，设备有 {ms} ms 只在与主机拷贝"),
-    ("It is idle another {ms} ms because the host had to wait until a copy out of pageable memory was staged", "另外还有 {ms} ms 空闲，因为主机必须等从可换页内存的拷贝暂存完毕"),
+    ("It is idle another {ms} ms because the host had to wait until a copy out of pageable memory was staged", "另外还有 {ms} ms 空闲，因为主机必须等从可分页内存的拷贝暂存完毕"),
     ("Copies to the device {side}: {n} a step, {size} each on average, {ms} ms a step in all, at {rate} GB/s. All of them block the host", "拷贝到设备（{side}）：每步 {n} 次，平均每次 {size}，每步共 {ms} ms，速率 {rate} GB/s。全部阻塞主机"),
     ("Copies to the host {side}: {n} a step, {size} each on average, {ms} ms a step in all, at {rate} GB/s. All of them block the host", "拷贝到主机（{side}）：每步 {n} 次，平均每次 {size}，每步共 {ms} ms，速率 {rate} GB/s。全部阻塞主机"),
     ("Copies to the device {side}: {n} a step, {size} each on average, {ms} ms a step in all, at {rate} GB/s. None of them blocks the host", "拷贝到设备（{side}）：每步 {n} 次，平均每次 {size}，每步共 {ms} ms，速率 {rate} GB/s。都不阻塞主机"),
     ("Copies to the host {side}: {n} a step, {size} each on average, {ms} ms a step in all, at {rate} GB/s. None of them blocks the host", "拷贝到主机（{side}）：每步 {n} 次，平均每次 {size}，每步共 {ms} ms，速率 {rate} GB/s。都不阻塞主机"),
-    ("out of pageable memory", "从可换页内存"),
-    ("into pageable memory", "到可换页内存"),
+    ("out of pageable memory", "从可分页内存"),
+    ("into pageable memory", "到可分页内存"),
     ("out of pinned memory", "从锁页内存"),
     ("into pinned memory", "到锁页内存"),
-    ("The driver copies pageable memory twice, and the call waits for it whatever non_blocking says. Out of pinned memory the copy runs at the link's full rate (about 12 GB/s on PCIe 3.0 x16, 25 on 4.0, 50 on 5.0) and the host goes on", "可换页内存驱动要拷贝两次，而且无论 non_blocking 怎么设，调用都会等待。从锁页内存拷贝能达到链路全速（PCIe 3.0 x16 约 12 GB/s，4.0 为 25，5.0 为 50），主机继续运行"),
+    ("The driver copies pageable memory twice, and the call waits for it whatever non_blocking says. Out of pinned memory the copy runs at the link's full rate (about 12 GB/s on PCIe 3.0 x16, 25 on 4.0, 50 on 5.0) and the host goes on", "可分页内存驱动要拷贝两次，而且无论 non_blocking 怎么设，调用都会等待。从锁页内存拷贝能达到链路全速（PCIe 3.0 x16 约 12 GB/s，4.0 为 25，5.0 为 50），主机继续运行"),
     ("Do not wait for copies out of pinned memory", "不要等待从锁页内存的拷贝"),
     ("The memory is pinned already, but each copy waits until it is done", "内存已经锁页，但每次拷贝都等到完成"),
     ("none; the source must not be changed before the copy is done", "无；拷贝完成前不能改动源数据"),
@@ -78,14 +78,14 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("the CPU is the device: nothing is copied to another one", "CPU 就是设备：没有拷到别处"),
     ("Copies between host and device", "主机与设备间的拷贝"),
     ("copies between host and device that nothing hides", "未被掩盖的主机与设备间拷贝"),
-    ("copies between host and device that nothing hides: {share} of the step, named from {least} ({n} a step, {ms} ms in all, {beside} of it beside other work)", "未被掩盖的主机与设备间拷贝：占一步的 {share}，从 {least} 起才指出（每步 {n} 次，共 {ms} ms，其中 {beside} 与其他工作并行）"),
+    ("copies between host and device that nothing hides: {share} of the step, named from {least} ({n} a step, {ms} ms in all, {beside} of it beside other work)", "未被掩盖的主机与设备间拷贝：占一步的 {share}，达到 {least} 才列为问题（每步 {n} 次，共 {ms} ms，其中 {beside} 与其他工作并行）"),
     ("copies between host and device hold {share} of the step, but if they ran beside the kernels it would be only {gain} shorter: other work comes out", "主机与设备间的拷贝占一步的 {share}，但即使与内核并行，一步也只会缩短 {gain}：其他工作会显露出来"),
     # 7 imbalance
     ("Ranks compute unequally long: {share} of each step is lost", "各 rank 的计算时间不等：每一步损失 {share}"),
     ("{who} computes longer than the others: {share} of each step is lost", "{who} 比其他 rank 计算得久：每一步损失 {share}"),
     ("{who} compute longer than the others: {share} of each step is lost", "{who} 比其他 rank 计算得久：每一步损失 {share}"),
     ("The devices of one process compute unequally long: {share} of each step is lost", "同一进程的各设备计算时间不等：每一步损失 {share}"),
-    ("The stages of the pipeline wait for each other {share} of each step", "每一步中，流水线各段有 {share} 在互相等待"),
+    ("The stages of the pipeline wait for each other {share} of each step", "每一步中，流水线各段有 {share} 的时间在互相等待"),
     ("Rank {r} computes {ms} ms of each {step} ms step, {share} more than the mean of {mean} ms", "Rank {r} 在每步 {step} ms 中计算 {ms} ms，比平均的 {mean} ms 多 {share}"),
     ("ms of compute a step, by rank: {list}", "各 rank 每步的计算毫秒数：{list}"),
     ("It is another rank from step to step: over all steps only {share} of the step is lost to the same one", "每一步是不同的 rank：在所有步中，只有 {share} 损失在同一个上"),
@@ -104,15 +104,15 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("one rank on one device: nothing to compare it with", "一个设备上的一个 rank：没有可比较的对象"),
     ("the ranks do not communicate in the recorded steps: none waits for another", "记录的各步中 rank 之间没有通信：谁也不等谁"),
     ("one rank of {n} was given: whether the others compute as long is in their traces", "{n} 个 rank 只给出了一个：其他 rank 是否计算得一样久在它们的追踪里"),
-    ("all {n} ranks compute about equally long: on average the longest takes {spread} more than the mean; step by step {lost} is lost (named from {least})", "全部 {n} 个 rank 的计算时间大致相等：最久的平均比均值多 {spread}；逐步损失 {lost}（从 {least} 起才指出）"),
-    ("the {n} devices of the process compute equally long ({lost} of the step is lost, named from {least})", "该进程的 {n} 个设备计算时间相等（一步损失 {lost}，从 {least} 起才指出）"),
+    ("all {n} ranks compute about equally long: on average the longest takes {spread} more than the mean; step by step {lost} is lost (named from {least})", "全部 {n} 个 rank 的计算时间大致相等：最久的平均比均值多 {spread}；逐步损失 {lost}（达到 {least} 才列为问题）"),
+    ("the {n} devices of the process compute equally long ({lost} of the step is lost, named from {least})", "该进程的 {n} 个设备计算时间相等（一步损失 {lost}，达到 {least} 才列为问题）"),
     ("one rank was given: whether the others compute as long is in their traces", "只给出了一个 rank：其他 rank 是否计算得一样久在它们的追踪里"),
-    ("all {n} ranks compute about equally long: on average the longest takes {spread} more than the mean; step by step {lost} is lost (named from {least}). {who} comes late for other reasons than more work (see nccl-wait)", "全部 {n} 个 rank 的计算时间大致相等：最久的平均比均值多 {spread}；逐步损失 {lost}（从 {least} 起才指出）。{who} 迟到另有原因，不是工作更多（见通信等待）"),
-    ("all {n} ranks compute about equally long: on average the longest takes {spread} more than the mean; step by step {lost} is lost (named from {least}). {who} come late for other reasons than more work (see nccl-wait)", "全部 {n} 个 rank 的计算时间大致相等：最久的平均比均值多 {spread}；逐步损失 {lost}（从 {least} 起才指出）。{who} 迟到另有原因，不是工作更多（见通信等待）"),
+    ("all {n} ranks compute about equally long: on average the longest takes {spread} more than the mean; step by step {lost} is lost (named from {least}). {who} comes late for other reasons than more work (see nccl-wait)", "全部 {n} 个 rank 的计算时间大致相等：最久的平均比均值多 {spread}；逐步损失 {lost}（达到 {least} 才列为问题）。{who} 迟到另有原因，不是工作更多（见通信等待）"),
+    ("all {n} ranks compute about equally long: on average the longest takes {spread} more than the mean; step by step {lost} is lost (named from {least}). {who} come late for other reasons than more work (see nccl-wait)", "全部 {n} 个 rank 的计算时间大致相等：最久的平均比均值多 {spread}；逐步损失 {lost}（达到 {least} 才列为问题）。{who} 迟到另有原因，不是工作更多（见通信等待）"),
     # 8 checkpoints
     ("A save stops training for {ms} ms", "一次保存使训练停止 {ms} ms"),
     ("A save stops training for {ms} ms, as long as {n} steps of {step} ms", "一次保存使训练停止 {ms} ms，相当于 {n} 步（每步 {step} ms）"),
-    ("Training stops for checkpoints {share} of the recorded time", "记录的时间中，训练有 {share} 因保存检查点而停止"),
+    ("Training stops for checkpoints {share} of the recorded time", "记录的时间中，训练有 {share} 的时间因保存检查点而停止"),
     ("Saves come every {n}", "每隔 {n} 保存一次"),
     ("{n} steps", "{n} 步"),
     ("All {n} recorded ranks write", "记录的 {n} 个 rank 都在写"),
@@ -138,7 +138,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("nothing that was recorded would show a checkpoint being written: it looks like any of the host work that holds {share} of the step", "记录中没有能显示写检查点的内容：它看起来和占一步 {share} 的任何主机工作一样"),
     ("all that the host holds the device up for is {share} of the recorded steps: no checkpoint can have cost more in them", "主机拖住设备的总共只占记录各步的 {share}：检查点的代价不可能更多"),
     # low precision
-    ("Matrix work in fp32 without tensor cores holds {share} of each step", "不用张量核心的 fp32 矩阵运算占每一步的 {share}"),
+    ("Matrix work in fp32 without tensor cores holds {share} of each step", "不用 Tensor Core 的 fp32 矩阵运算占每一步的 {share}"),
     ("Products and convolutions in fp32 on the plain units take {share} of the step; {units} of all matrix work uses the matrix units", "普通单元上的 fp32 乘积和卷积占一步的 {share}；全部矩阵运算的 {units} 使用矩阵单元"),
     ("Compute in {type} (autocast)", "用 {type} 计算（autocast）"),
     ("Products and convolutions run on the matrix units, and activations take half of the memory and of its bandwidth. Weights and the optimizer stay in fp32", "乘积和卷积在矩阵单元上运行，激活只占一半显存和带宽。权重和优化器仍为 fp32"),

@@ -164,8 +164,9 @@ def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:
     if bound.class_ != "unknown":
         note = words.say("key.confidence", percent=text.percent(bound.confidence))
     if bound.also:
-        also = ", ".join(words.name("bound", item).lower() for item in bound.also)
-        note += f", {words.say(near(bound.class_), also=also)}"
+        also = words.several(words.name("bound", item).lower() for item in bound.also)
+        rivals = words.say(near(bound.class_), also=also)
+        note = words.clauses((note, rivals)) if note else rivals
     figures.append(KeyFigure(words.say("key.bound"), words.name("bound", bound.class_), note))
     return figures
 
@@ -207,6 +208,6 @@ def replay(diagnosis: Diagnosis, words: Catalog) -> str:
             measured=text.milliseconds(result.measured_ms),
             error=text.percent(result.error),
         )
-        + " "
+        + words.say("points.between")
         + words.say("data.replay.trusted" if result.trusted else "data.replay.untrusted")
     )

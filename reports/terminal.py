@@ -159,7 +159,7 @@ def _budget(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
     full = "█" if out.unicode else "#"
     title = words.say(story.whole(diagnosis, "section.budget"))
     if step is not None:
-        title += f" ({text.milliseconds(step)})"
+        title = words.aside(title, text.milliseconds(step))
     out.line(title, "bold")
     for row, name, length, share in zip(rows, names, lengths, shares, strict=True):
         filled = round(row.exact * bar) if bar >= 8 else 0
@@ -183,9 +183,10 @@ def _finding(
     else:
         saving = text.percent_range(gain.low, gain.high)
         if step is not None:
-            saving = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))} ({saving})"
+            saved = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))}"
+            saving = words.aside(saved, saving)
     stops = finding.cause in STOPS and gain is None
-    title = finding.title if stops else f"{finding.title}: {saving}"
+    title = finding.title if stops else words.labelled(finding.title, saving)
     out.line(title, _STYLES.get(finding.severity, ""), indent=3, first=f"{number}.")
     if finding.severity != "info" and number <= out.detail.evidence:
         for item in finding.evidence[: EVIDENCE_OF_STOPS if stops else 1]:
@@ -244,35 +245,32 @@ def _verdict(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
     if together:
         out.line(together)
     bound = diagnosis.bound
-    verdict = f"{words.say('terminal.bound')} {words.name('bound', bound.class_).lower()}"
+    verdict = words.say("terminal.bound", bound=words.name("bound", bound.class_).lower())
     if bound.class_ == "unknown":
         verdict = words.say("terminal.unbound")
     if bound.also:
-        also = ", ".join(words.name("bound", item).lower() for item in bound.also)
-        verdict += f" ({words.say(story.near(bound.class_), also=also)})"
+        also = words.several(words.name("bound", item).lower() for item in bound.also)
+        verdict = words.aside(verdict, words.say(story.near(bound.class_), also=also))
     if bound.class_ != "unknown":
-        verdict += f", {words.say('key.confidence', percent=text.percent(bound.confidence))}"
+        sure = words.say("key.confidence", percent=text.percent(bound.confidence))
+        verdict = words.clauses((verdict, sure))
     if not stands:  # a job that does not go on is bound by nothing
-        out.line(
-            f"{verdict}. {text.sentence(bound.why)}"
-            if bound.why and out.detail.why
-            else f"{verdict}."
-        )
+        why = text.sentence(bound.why) if bound.why and out.detail.why else ""
+        stop = words.say("points.stop") + words.say("points.between")
+        out.line(f"{verdict}{stop}{why}".rstrip())
     out.gap()
     if budget.has_account(diagnosis):
         _budget(diagnosis, out, words)
         out.gap()
     if diagnosis.findings:
-        out.line(
-            f"{words.say('section.findings')} ({words.say('section.findings.order')[:-1].lower()})",
-            "bold",
-        )
+        order = words.say("section.findings.order")[:-1].lower()
+        out.line(words.aside(words.say("section.findings"), order), "bold")
         full = out.detail.findings
         for number, finding in enumerate(diagnosis.findings[:full], 1):
             _finding(number, finding, diagnosis, out, words)
         rest = diagnosis.findings[full:]
         if rest:
-            names = "; ".join(
+            names = words.say("points.more").join(
                 finding.title if out.detail.titles else words.name("cause", finding.cause)
                 for finding in rest
             )
@@ -288,8 +286,8 @@ def _verdict(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
         ("section.not_judged", [item.cause for item in diagnosis.not_judged]),
     ):
         if causes:
-            names = ", ".join(words.name("cause", cause).lower() for cause in causes)
-            out.line(f"{words.say(key)}: {names}.", "dim")
+            names = words.several(words.name("cause", cause).lower() for cause in causes)
+            out.line(words.labelled(words.say(key), names) + words.say("points.stop"), "dim")
     notes = out.detail.notes
     for warning in diagnosis.warnings[:notes]:
         out.line(text.sentence(warning), "yellow", indent=2, first="!")

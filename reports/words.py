@@ -7,7 +7,7 @@ claims, fixes) comes from the analyzers in English; `gpuprof.reports.sentences` 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,10 +33,22 @@ def translator(language: str) -> Translator | None:
 
 @lru_cache(maxsize=1)
 def _chinese() -> Translator:
-    from gpuprof.reports.sentences_zh import SENTENCES
-    from gpuprof.reports.sentences_zh_more import SENTENCES as MORE
+    from gpuprof.reports import (
+        sentences_zh,
+        sentences_zh_faults,
+        sentences_zh_more,
+        sentences_zh_nccl,
+        sentences_zh_runs,
+    )
 
-    return Translator([*SENTENCES, *MORE])
+    tables = (
+        sentences_zh,
+        sentences_zh_more,
+        sentences_zh_runs,
+        sentences_zh_faults,
+        sentences_zh_nccl,
+    )
+    return Translator([pair for table in tables for pair in table.SENTENCES])
 
 
 def speaker(language: str) -> Callable[[str], str]:
@@ -71,6 +83,22 @@ class Catalog:
             KeyError: there is no such text: a fault of gpuprof, never of the input.
         """
         return self.texts[key].format(**values) if values else self.texts[key]
+
+    def several(self, items: Iterable[str]) -> str:
+        """`a, b, c` with the language's own separator."""
+        return self.texts["points.list"].join(items)
+
+    def clauses(self, parts: Iterable[str]) -> str:
+        """Parts of one sentence, with the comma that stands between clauses."""
+        return self.texts["points.clause"].join(parts)
+
+    def labelled(self, name: str, value: str) -> str:
+        """`name: value`."""
+        return self.say("points.label", name=name, value=value)
+
+    def aside(self, line: str, more: str) -> str:
+        """`line (more)`."""
+        return self.say("points.aside", line=line, more=more)
 
     def name(self, group: str, key: str) -> str:
         """The wording of a value that the diagnosis may hold, or the value itself when unknown."""

@@ -32,6 +32,14 @@ CHINESE: Mapping[str, str] = {
     "about.allocator": "空闲：正在分配或释放显存",
     "about.launch": "空闲：设备在等待自己",
     "about.unknown": "空闲：记录中没有可以解释它的内容",
+    # punctuation
+    "points.list": "、",
+    "points.clause": "，",
+    "points.more": "；",
+    "points.label": "{name}：{value}",
+    "points.aside": "{line}（{more}）",
+    "points.stop": "。",
+    "points.between": "",
     # causes
     "cause.dataloader": "数据加载",
     "cause.small-batch": "批量过小",
@@ -44,7 +52,7 @@ CHINESE: Mapping[str, str] = {
     "cause.throttling": "降频",
     "cause.hardware-fault": "硬件故障",
     "cause.memory-pressure": "内存压力",
-    "cause.low-precision": "未使用张量核心",
+    "cause.low-precision": "未使用 Tensor Core",
     "cause.hang": "挂起",
     "cause.nccl-config": "NCCL 配置",
     # bound classes
@@ -121,7 +129,7 @@ CHINESE: Mapping[str, str] = {
     "budget.total": "一步",
     "budget.part.whole": "记录的组成",
     "budget.total.whole": "记录",
-    "budget.none": "这份记录不足以给出一步的时间账。",
+    "budget.none": "这份记录不足以给出一步的时间分解。",
     "budget.resources": "如果某一种资源无限快，重放的一步会缩短：",
     # findings
     "findings.unknown": "这份记录没有显示应当改什么。",
@@ -147,6 +155,15 @@ CHINESE: Mapping[str, str] = {
     "finding.show": "在时间线中显示",
     "finding.show.many": "在时间线中显示 {index}",
     "evidence.source": "来自 {source}",
+    "origin.samples": "采样",
+    "origin.nvml": "驱动的采样（NVML）",
+    "origin.host": "主机的采样",
+    "origin.nccl-log": "NCCL 日志",
+    "origin.nccl-ras": "NCCL RAS",
+    "origin.flight-recorder": "flight recorder 记录",
+    "origin.stacks": "各 rank 的调用栈",
+    "origin.topology": "拓扑",
+    "origin.kernel log": "内核日志",
     # ranks
     "rank.name": "Rank {rank}",
     "rank.column": "Rank",
@@ -162,7 +179,7 @@ CHINESE: Mapping[str, str] = {
     "rank.some_late.many": "迟到：rank {ranks}。其他 rank 都在等它们。",
     "rank.more": "还有 {count} 个 rank",
     "data.more_files": "还有 {count} 个文件",
-    "rank.legend": "每根竖条是一步；横条是这个 rank 自己的时间账。",
+    "rank.legend": "每根竖条是一步；横条是这个 rank 自己的时间分解。",
     # curves over the run
     "section.curves": "整个运行过程",
     "curve.gpu": "GPU {index}",
@@ -290,6 +307,15 @@ CHINESE: Mapping[str, str] = {
     # data
     "data.file": "文件",
     "data.kind": "种类",
+    "file.kineto": "Kineto 追踪",
+    "file.nccl-log": "NCCL 日志",
+    "file.nvidia-smi": "nvidia-smi 日志",
+    "file.flight-recorder": "flight recorder 转储",
+    "file.samples": "采样",
+    "file.topology": "拓扑",
+    "file.kernel-log": "内核日志",
+    "file.stacks": "调用栈",
+    "file.ras": "NCCL RAS",
     "data.size": "大小",
     "data.events": "事件数",
     "data.sha256": "SHA-256",
@@ -313,7 +339,7 @@ CHINESE: Mapping[str, str] = {
     "terminal.together.whole": "所有改动合在一起：记录的 {step} 最多节省 {saved}（{share}）；"
     "这是一次重放，不是求和。",
     "terminal.unbound": "不知道运行的瓶颈是什么",
-    "terminal.bound": "瓶颈：",
+    "terminal.bound": "瓶颈：{bound}",
     "terminal.more": "另有 {count} 项：{names}",
     "terminal.at": "位于",
     # comparing two runs
