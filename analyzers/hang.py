@@ -74,7 +74,8 @@ def findings_from_stacks(stacks: Sequence[RankStacks]) -> list[Finding]:
     if not waiting:
         return []
     world_size = max([len(ranks), *(one.stacks.header.world_size for one in ranks)])
-    unseen = sorted(set(range(world_size)) - {one.rank for one in ranks})
+    known = all(one.rank >= 0 for one in ranks)
+    unseen = sorted(set(range(world_size)) - {one.rank for one in ranks}) if known else []
     answer = _answer(ranks, waiting)
     if answer is None:
         on_their_way = [one for one in ranks if one.waits and one not in waiting]
@@ -242,13 +243,14 @@ def _finding(picture: Picture, answer: _Answer) -> Finding:
     if not answer.late:
         title = f"All {_number(len(answer.waiting))} ranks that were seen stand in {call}"
         if len(answer.waiting) == 1:
-            title = f"Rank {answer.waiting[0].rank} stands in {call}{_at(answer.waiting[0])}"
+            title = f"{_name(answer.waiting[0])} stands in {call}{_at(answer.waiting[0])}"
     elif len(answer.late) == 1:
         one = answer.late[0]
-        title = f"Rank {one.rank} did not come to {call}: it {_did(one)}"
+        title = f"{_name(one)} did not come to {call}: it {_did(one)}"
     else:
         did = Counter(one.words for one in answer.late).most_common(1)[0][0]
-        title = f"{names.capitalize()} did not come to {call}; rank {answer.late[0].rank} {did}"
+        first = _name(answer.late[0]).lower()
+        title = f"{names.capitalize()} did not come to {call}; {first} {did}"
     evidence = [_waits(group) for group in _groups(answer.waiting)[:MAX_TOLD]]
     evidence += [_does(one) for one in answer.late[:MAX_TOLD]]
     if answer.why:
@@ -262,15 +264,18 @@ def _finding(picture: Picture, answer: _Answer) -> Finding:
         evidence.append(_said("It may go on by itself: the job may be slow, and not hang."))
     evidence.append(class_evidence([symptom.id, "desync_straggler"], SOURCE))
     severity: Severity = "warning" if may_go_on else "critical"
+    elsewhere = _look_elsewhere(picture)
+    # Where nobody who was seen is late, it is for the others to tell.
+    fixes = [*symptom.fixes, *elsewhere] if answer.late else [*elsewhere, *symptom.fixes]
     base = finding(
         cause="hang",
         title=title,
         severity=severity,
         confidence=0.6 if may_go_on else answer.confidence,
         evidence=evidence,
-        fixes=[*symptom.fixes, *_look_elsewhere(picture)],
-        ranks=[one.rank for one in answer.waiting],
-        late_ranks=[one.rank for one in answer.late],
+        fixes=fixes,
+        ranks=[one.rank for one in answer.waiting if one.rank >= 0],
+        late_ranks=[one.rank for one in answer.late if one.rank >= 0],
     )
     return msgspec.structs.replace(base, where=_where(answer))
 
@@ -319,7 +324,11 @@ def _waits(group: Sequence[Standing]) -> Evidence:
 def _does(one: Standing) -> Evidence:
     outer = [place for place in one.path[:-1] if place.line][-2:]
     via = "; called from " + " and ".join(_spot(p) for p in reversed(outer)) if outer else ""
-    return _said(f"Rank {one.rank} {one.words}{_at(one)}{via}.")
+    return _said(f"{_name(one)} {one.words}{_at(one)}{via}.")
+
+
+def _name(one: Standing) -> str:
+    return rank_list([one.rank]).capitalize()
 
 
 def _did(one: Standing) -> str:

@@ -156,7 +156,7 @@ def _start(picture: Picture) -> Symptom:
                 " or one that is not there, end in the same silence.",
                 code="torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
             ),
-            *(_network().fixes if picture.hosts != 1 else ()),
+            *(_network(picture).fixes if picture.hosts != 1 else ()),
         ),
     )
 
@@ -233,11 +233,13 @@ def _diverged(picture: Picture) -> Symptom:
     )
 
 
-def _network() -> Symptom:
+def _network(picture: Picture) -> Symptom:
+    way = "the interface that was chosen, a firewall, a port that is closed."
     return Symptom(
         "network_blocked",
-        "What works on one node and stands on several is the way between them: the interface that"
-        " was chosen, a firewall, a port that is closed.",
+        f"A rank that was not seen did not come, or the way between the nodes is at fault: {way}"
+        if picture.unseen
+        else f"What works on one node and stands on several is the way between them: {way}",
         (
             Fix(
                 title="Name the interface that leads to the other nodes",
@@ -292,6 +294,6 @@ _TABLE: tuple[tuple[Callable[[Picture], bool], Callable[[Picture], Symptom]], ..
     (_has("debugger"), _stopped),
     (lambda p: any(not one.waits for one in p.late), _away),
     (lambda p: bool(p.late), _diverged),
-    (lambda p: p.hosts > 1 or bool(p.unseen), lambda p: _network()),
+    (lambda p: p.hosts > 1 or bool(p.unseen), _network),
     (lambda p: True, _transport),
 )

@@ -58,8 +58,8 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose stacks they are. environment: variables that decide how ranks find each other. device:
-    whether the process has a GPU's driver loaded."""
+    """Whose stacks they are. rank: minus the pid where nothing names it. environment: variables
+    that decide how ranks find each other. device: whether the process has a GPU's driver loaded."""
 
     format: str = FORMAT
     version: int = VERSION

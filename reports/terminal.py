@@ -186,9 +186,12 @@ def _finding(
             saved = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))}"
             saving = words.aside(saved, saving)
     stops = finding.cause in STOPS and gain is None
-    title = finding.title if stops else words.labelled(finding.title, saving)
+    unpriced = stops or (gain is None and not diagnosis.run.steps.count)
+    title = finding.title if unpriced else words.labelled(finding.title, saving)
     out.line(title, _STYLES.get(finding.severity, ""), indent=3, first=f"{number}.")
-    if finding.severity != "info" and number <= out.detail.evidence:
+    # A note is told by its title, unless notes are all there is.
+    grave = finding.severity != "info" or all(f.severity == "info" for f in diagnosis.findings)
+    if grave and number <= out.detail.evidence:
         for item in finding.evidence[: EVIDENCE_OF_STOPS if stops else 1]:
             out.line(item.text, indent=3)
     if finding.late_ranks:

@@ -102,8 +102,16 @@ def finding(
 
 
 def rank_list(ranks: Iterable[int], limit: int = 16) -> str:
-    """`rank 3` or `ranks 0–7, 9 and 12`, long lists cut."""
-    ordered = sorted(set(ranks))
+    """`rank 3` or `ranks 0–7, 9 and 12`, long lists cut; `process 4242` for a negative number,
+    where the rank is not known."""
+    given = set(ranks)
+    ordered = sorted(rank for rank in given if rank >= 0)
+    processes = [str(-rank) for rank in sorted(given, reverse=True) if rank < 0]
+    if processes:
+        named = [rank_list(ordered, limit)] if ordered else []
+        shown = ", ".join(processes[:limit]) + (", …" if len(processes) > limit else "")
+        word = "processes" if len(processes) > 1 else "process"
+        return " and ".join([*named, f"{word} {shown}"])
     if not ordered:
         return "no rank"
     spans: list[tuple[int, int]] = []
@@ -125,4 +133,4 @@ def ranks_of(log: CommLog, process: int | None) -> tuple[int, ...]:
 
 def see_what(who: str) -> str:
     """The title of the fix that looks at ranks, named as `rank_list` does."""
-    return f"See what {who} {'do' if who.startswith('ranks ') else 'does'}"
+    return f"See what {who} {'do' if who.startswith(('ranks ', 'processes ')) else 'does'}"

@@ -56,8 +56,7 @@ def _no_peer_access(topology: Topology) -> list[Finding]:
             confidence=0.9,
             evidence=[
                 fact(
-                    f"Peer access is {NO_PEER_ACCESS[status]} ({status}) for all "
-                    f"{len(pairs)} pairs of GPUs.",
+                    f"Peer access is {NO_PEER_ACCESS[status]} ({status}) between any two GPUs.",
                     float(len(pairs)),
                     "pairs",
                 ),
@@ -102,15 +101,15 @@ def _pcie_finding(topology: Topology, text: str) -> Finding:
         ],
         fixes=[
             Fix(
+                title="Keep tensor-parallel groups on the nearest pairs",
+                detail="PIX before PXB before PHB; across sockets last.",
+                code="nvidia-smi topo -m",
+            ),
+            Fix(
                 title="On a hang: switch PCIe ACS and the IOMMU off",
                 detail="Disable VT-d or AMD-Vi in the firmware (or iommu=pt), clear ACS on the "
                 "bridges, cold boot.",
                 code="lspci -vvv | grep -i acsctl; cat /proc/cmdline",
-            ),
-            Fix(
-                title="Keep tensor-parallel groups on the nearest pairs",
-                detail="PIX before PXB before PHB; across sockets last.",
-                code="nvidia-smi topo -m",
             ),
         ],
     )

@@ -158,7 +158,8 @@ def _watched(found: object) -> Watched | None:
 
 
 def _read_spy(path: Path, lines: Iterator[str]) -> RankStacks:
-    """What `py-spy dump` prints for people. It says neither the rank nor for how long."""
+    """What `py-spy dump` prints for people. It says neither the rank nor for how long:
+    the file's name may, else minus the process's number stands for the rank."""
     pid = 0
     threads: list[tuple[str, list[Frame]]] = []
     for line in lines:
@@ -171,7 +172,7 @@ def _read_spy(path: Path, lines: Iterator[str]) -> RankStacks:
     if not pid or not threads:
         raise InputError(f"{path} is no dump of py-spy", hint="py-spy dump --pid PID prints one")
     named = _RANK_IN_NAME.search(path.name)
-    rank = int(named[1]) if named else -1
+    rank = int(named[1]) if named else -pid
     main = next((stack for name, stack in threads if name == MAIN), threads[0][1])
     others = [(name, tuple(stack)) for name, stack in threads if stack is not main]
     return RankStacks(

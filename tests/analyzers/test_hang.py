@@ -12,6 +12,7 @@ from gpuprof.analyzers.nccl.evidence import cause_classes
 from gpuprof.analyzers.nccl.flight import findings_from_flight
 from gpuprof.analyzers.standing import standing
 from gpuprof.diagnosis import Evidence, Finding
+from gpuprof.readers.stacks import read_stacks
 from gpuprof.stacks import RankStacks
 
 
@@ -142,6 +143,15 @@ def test_ranks_on_other_nodes_are_said_to_be_unseen() -> None:
     assert cause_classes(found)[0] == "network_blocked"
 
 
+def test_a_start_on_hosts_that_are_not_known_may_be_the_network() -> None:
+    """All wait for the process group, and nothing says that they share a host."""
+    start = (call("_new_process_group_helper"), call("init_process_group"), own(9))
+    found = the_hang(*(rank(n, *start, host="") for n in range(2)))
+    assert cause_classes(found)[0] == "stuck_at_init"
+    assert found.fixes[0].title == "See what ranks 2, 3 do on their own nodes"
+    assert any("interface" in fix.title for fix in found.fixes)
+
+
 def test_addresses_that_differ_are_named() -> None:
     """Ranks that look for each other in different places never meet."""
     start = (call("_new_process_group_helper"), call("init_process_group"), own(9))
@@ -204,6 +214,24 @@ def test_the_stack_of_the_late_rank_alone_says_what_it_does() -> None:
     assert with_stacks([found], [asleep]) == [found]  # said once
     other = rank(3, own(99, "log"))
     assert with_stacks([told], [other]) == [told]  # of a rank that is not accused
+
+
+def test_processes_whose_rank_nothing_names(tmp_path: Path) -> None:
+    """Dumps of py-spy without a rank in their names: told by their pids, and no rank is accused."""
+    for pid in (100, 101, 102, 103):
+        waits = (
+            "    all_reduce (torch/distributed/distributed_c10d.py:2810)\n    train (train.py:51)\n"
+        )
+        frames = "    save (train.py:15)\n    main (train.py:32)\n" if pid == 102 else waits
+        (tmp_path / f"spy.{pid}.txt").write_text(
+            f"Process {pid}: python train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\n"
+            f'Thread {pid} (idle): "MainThread"\n{frames}'
+        )
+    found = the_hang(*(read_stacks(path) for path in sorted(tmp_path.iterdir())))
+    assert found.title.startswith("Process 102 did not come to all_reduce")
+    assert "Processes 100, 101, 103 wait in all_reduce at train.py:51" in texts(found)
+    assert "Nothing was seen" not in texts(found)
+    assert found.late_ranks == () and found.ranks == ()
 
 
 def test_numbers_that_differ_by_nature_accuse_nobody() -> None:
