@@ -33,6 +33,9 @@ MAX_PLACES = 5
 MIN_SHARE_OF_WEIGHT = 0.05
 """A line with less than 5 % of what is asked about is noise."""
 
+MOMENTS = 2_000
+"""Looks at all stretches together: a line with 5 % of them is seen a hundred times."""
+
 _FRAME = re.compile(r"(?P<file>[^;]+?\.py)\((?P<line>\d+)\): (?P<function>[^;]+)")
 _OWN = re.compile(
     r"(^|/)gpuprof/((?P<part>workloads|collectors|attach)/"
@@ -120,7 +123,8 @@ def records_lines(trace: Trace) -> bool:
 def lines_of(
     trace: Trace, host: HostActivity, lane: I64, time_ns: I64, weight: F64, whole: float
 ) -> tuple[Place, ...]:
-    """The user's lines that some moments belong to, heaviest first.
+    """The user's lines that some moments belong to, heaviest first; functions without a line come
+    after them where most of the weight is on lines.
 
     Args:
         trace: The trace.
@@ -140,12 +144,44 @@ def lines_of(
         if frame:
             totals[frame] += value
     enough = MIN_SHARE_OF_WEIGHT * float(weight.sum())
-    ranked = sorted(totals.items(), key=lambda item: -item[1])
-    return tuple(
-        _place(frame, value / whole if whole else None)
-        for frame, value in ranked[:MAX_PLACES]
-        if value >= enough
+    heavy = sorted(
+        (
+            (_place(frame, value / whole if whole else None), value)
+            for frame, value in totals.items()
+            if value >= enough
+        ),
+        key=lambda item: -item[1],
     )
+    lines = [place for place, _ in heavy if place.line is not None]
+    if sum(value if place.line is not None else -value for place, value in heavy) >= 0:
+        # Most of it is on lines that are known: those come first.
+        ranked = lines + [place for place, _ in heavy if place.line is None]
+    else:
+        ranked = [place for place, _ in heavy]
+    return tuple(ranked[:MAX_PLACES])
+
+
+def lines_within(
+    trace: Trace,
+    host: HostActivity,
+    lane: I64,
+    start_ns: I64,
+    end_ns: I64,
+    weight: F64,
+    whole: float,
+) -> tuple[Place, ...]:
+    """As `lines_of`, of stretches: what a long one weighs is shared among all that ran in it.
+
+    Args:
+        lane, start_ns, end_ns, weight: Of each stretch, (k,).
+    """
+    length = np.maximum(end_ns - start_ns, 0)
+    apart = max(float(length.sum()) / MOMENTS, 1.0)
+    parts = np.maximum(np.ceil(length / apart), 1).astype(np.int64)
+    of = np.repeat(np.arange(len(parts)), parts)
+    number = np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)
+    moments = start_ns[of] + (length[of] * (2 * number + 1)) // (2 * parts[of])
+    return lines_of(trace, host, lane[of], moments, weight[of] / parts[of], whole)
 
 
 def _place(frame: str, share: float | None) -> Place:

@@ -4,15 +4,16 @@
 
 Outside the windows: stretches of steps under a session that has no window open, against stretches
 without a session, in turn; the median over the rounds of the ratio of their lower quartiles (limit
-1.005), and beside it what gpuprof does at a step, timed alone. Inside: steps
-of a timing window against steps under torch.profiler with the same options (limit 1.05). CPU time
-of the process is compared beside wall time, because on a shared machine wall time is noise.
-Losses of both are compared bit by bit.
+1.005) with its 95 % interval, the same of nothing against nothing, and what gpuprof does at a step,
+timed alone. Inside: steps of a timing window against steps under torch.profiler with the same
+options (limit 1.05). CPU time of the loop's thread stands beside wall time, because on a shared
+machine wall time is noise. Losses of both are compared bit by bit.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
 import tempfile
@@ -74,16 +75,22 @@ def ratio(ours: Times, plain: Times, which: int) -> float:
     return low / base
 
 
-def paired(quads: list[tuple[Times, Times, Times, Times]], which: int) -> float:
-    """Median over quads (plain, ours, ours, plain) of the ratio of their steps: what drifts with
-    the machine meets both alike."""
-    return statistics.median(
+Quad = tuple[Times, Times, Times, Times]
+
+
+def paired(quads: list[Quad], which: int) -> tuple[float, float, float]:
+    """Median over quads (plain, ours, ours, plain) of the ratio of their steps, with its 95 %
+    interval (bootstrap over the quads): what drifts with the machine meets both alike."""
+    ratios = [
         ratio([*ours, *ours_again], [*plain, *plain_again], which)
         for plain, ours, ours_again, plain_again in quads
-    )
+    ]
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return statistics.median(ratios), medians[50], medians[-51]
 
 
-def outside(options: argparse.Namespace, folder: Path) -> tuple[float, float, float]:
+def outside(options: argparse.Namespace, folder: Path) -> tuple[list[Quad], list[Quad]]:
     """A session whose only window never comes, against none, in turn; and none against none, which
     says how near to 1 this machine lets such a ratio come. Without the sampler, which is a process
     of its own: to start it a hundred times would measure that."""
@@ -102,7 +109,15 @@ def outside(options: argparse.Namespace, folder: Path) -> tuple[float, float, fl
     for _ in range(options.rounds):
         quads.append((plain(), recorded(), recorded(), plain()))
         control.append((plain(), plain(), plain(), plain()))
-    return paired(quads, 0), paired(quads, 1), paired(control, 1)
+    return quads, control
+
+
+def shown(name: str, quads: list[Quad]) -> str:
+    cells = (
+        f"{m:.4f} ({low:.4f} to {high:.4f})"
+        for m, low, high in (paired(quads, 0), paired(quads, 1))
+    )
+    return f"{name:28} " + "  ".join(cells)
 
 
 def beat_us(folder: Path) -> float:
@@ -128,7 +143,7 @@ def inside(options: argparse.Namespace, folder: Path) -> tuple[float, float]:
     window = (Window(kind="trace", skip=2, steps=steps),)
     ours: list[tuple[int, int]] = []
     plain: list[tuple[int, int]] = []
-    for number in range(options.rounds):
+    for number in range(options.rounds // 3):
         schedule = torch.profiler.schedule(wait=2, warmup=1, active=steps, repeat=1)
         activities = [torch.profiler.ProfilerActivity.CPU]
         with torch.profiler.profile(activities=activities, schedule=schedule) as profile:
@@ -151,19 +166,19 @@ def losses(folder: Path) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=25, help="steps of a stretch")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=12, help="steps of a stretch")
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--step-ms", type=float, default=5.0, help="pure Python in each step")
     options = parser.parse_args()
-    print(f"{'':28} {'wall':>8} {'CPU':>8}  limit")
+    print(f"{'':28} {'wall, 95 % interval':26}  {'CPU, 95 % interval':26}  limit")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        wall, cpu, control = outside(options, folder)
-        print(f"{'outside the window':28} {wall:8.4f} {cpu:8.4f}  1.005")
-        print(f"{'none against none':28} {'':8} {control:8.4f}")
+        quads, control = outside(options, folder)
+        print(f"{shown('outside the window', quads)}  1.005")
+        print(shown("none against none", control))
         print(f"{'a step outside, alone':28} {beat_us(folder):8.2f} µs of CPU time")
         wall, cpu = inside(options, folder)
-        print(f"{'inside the window':28} {wall:8.4f} {cpu:8.4f}  1.05")
+        print(f"{'inside the window':28} {wall:<26.4f}  {cpu:<26.4f}  1.05")
         same = losses(folder)
     print(f"losses bit-equal             {'yes' if same else 'NO'}")
     return 0 if same else 1

@@ -44,7 +44,7 @@ from gpuprof.analyzers.causes.base import (
 )
 from gpuprof.analyzers.copies import exposed_ns, find_copies
 from gpuprof.analyzers.intervals import Spans, empty, merge
-from gpuprof.analyzers.places import lines_of, records_lines
+from gpuprof.analyzers.places import lines_within, records_lines
 from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, NotJudged, Place, RuledOut
@@ -388,12 +388,12 @@ def _where(rank: RankAccount) -> tuple[Place, ...]:
     if not records_lines(rank.trace):
         return ()
     spans = _spans(rank)
-    middle = (spans.start + spans.end) // 2
     lanes = np.full(len(spans), rank.host.main_lane, np.int64)
     for lane, own in rank.host.spans["checkpoint"].items():
         lanes[is_in(spans.start, own.start)] = lane
     total = float(max(rank.main.budget.total_ns, 1))
-    return lines_of(rank.trace, rank.host, lanes, middle, spans.lengths.astype(np.float64), total)
+    weight = spans.lengths.astype(np.float64)
+    return lines_within(rank.trace, rank.host, lanes, spans.start, spans.end, weight, total)
 
 
 CAUSE = Cause(

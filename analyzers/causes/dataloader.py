@@ -38,7 +38,7 @@ from gpuprof.analyzers.causes.base import (
     too_little,
 )
 from gpuprof.analyzers.intervals import Spans
-from gpuprof.analyzers.places import lines_of, records_lines
+from gpuprof.analyzers.places import lines_within, records_lines
 from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
@@ -296,12 +296,12 @@ def _where(rank: RankAccount) -> tuple[Place, ...]:
     gaps = rank.main.budget.gaps
     part = gaps.parts["input"]
     held = np.flatnonzero(part > 0)
-    moments = (gaps.start_ns[held] + gaps.host_end_ns[held]) // 2
-    return lines_of(
+    return lines_within(
         rank.trace,
         rank.host,
         np.full(len(held), rank.host.main_lane, np.int64),
-        moments,
+        gaps.start_ns[held],
+        gaps.host_end_ns[held],
         part[held].astype(np.float64),
         float(max(rank.main.budget.total_ns, 1)),
     )

@@ -39,7 +39,7 @@ from gpuprof.analyzers.causes.base import (
 )
 from gpuprof.analyzers.causes.small_batch import may_grow
 from gpuprof.analyzers.intervals import Spans, covered, subtract, union
-from gpuprof.analyzers.places import lines_of
+from gpuprof.analyzers.places import lines_within
 from gpuprof.analyzers.recorded_window import READY_FROM
 from gpuprof.analyzers.recurring import recurring_host_ns
 from gpuprof.analyzers.wording import percent
@@ -408,12 +408,12 @@ def _where(rank: RankAccount) -> tuple[Place, ...]:
     known = gaps.event[held] >= 0
     if len(rank.launches.lane):
         lane[known] = rank.launches.lane[gaps.event[held][known]]
-    moments = (gaps.start_ns[held] + np.maximum(gaps.host_end_ns[held], gaps.start_ns[held])) // 2
-    return lines_of(
+    return lines_within(
         rank.trace,
         rank.host,
         lane,
-        moments,
+        gaps.start_ns[held],
+        gaps.host_end_ns[held],
         host[held].astype(np.float64),
         float(max(rank.main.budget.total_ns, 1)),
     )

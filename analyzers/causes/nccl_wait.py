@@ -57,7 +57,7 @@ from gpuprof.analyzers.late_ranks import (
 )
 from gpuprof.analyzers.late_reasons import evidence_of, fixes_of
 from gpuprof.analyzers.lateness import LateRank
-from gpuprof.analyzers.places import lines_of, records_lines
+from gpuprof.analyzers.places import lines_within, records_lines
 from gpuprof.analyzers.pricing import gain_of
 from gpuprof.analyzers.ranks import RankComparison
 from gpuprof.analyzers.wording import percent
@@ -281,12 +281,12 @@ def _where_late(run: RunView, late: tuple[int, ...]) -> tuple[Place, ...]:
     gaps = rank.main.budget.gaps
     part = gaps.parts[held[0]]
     idle = np.flatnonzero(part > 0)
-    moments = (gaps.start_ns[idle] + gaps.host_end_ns[idle]) // 2
-    return lines_of(
+    return lines_within(
         rank.trace,
         rank.host,
         np.full(len(idle), rank.host.main_lane, np.int64),
-        moments,
+        gaps.start_ns[idle],
+        gaps.host_end_ns[idle],
         part[idle].astype(np.float64),
         float(max(rank.main.budget.total_ns, 1)),
     )

@@ -10,7 +10,13 @@ from fixtures.traces import TraceBuilder
 from gpuprof.analyzers.account import account_rank
 from gpuprof.analyzers.host import HostActivity, host_activity
 from gpuprof.analyzers.launches import find_launches
-from gpuprof.analyzers.places import MAX_PLACES, is_user_frame, lines_of, records_lines
+from gpuprof.analyzers.places import (
+    MAX_PLACES,
+    is_user_frame,
+    lines_of,
+    lines_within,
+    records_lines,
+)
 from gpuprof.analyzers.steps import find_marks
 from gpuprof.diagnosis import Place
 from gpuprof.trace import Trace
@@ -155,5 +161,29 @@ def test_a_function_that_ran_before_the_recording_has_no_line() -> None:
     host = account_rank(trace, 0).host
     lanes = np.full(2, host.main_lane, np.int64)
     at = np.array([1_200, 1_700], np.int64) * 1_000 + int(trace.start_ns.min())
-    places = lines_of(trace, host, lanes, at, np.array([2.0, 1.0]), 3.0)
-    assert [(p.function, p.line) for p in places] == [("main", None), ("count", 8)]
+    for weights, names in (
+        ([2.0, 1.0], [("main", None), ("count", 8)]),
+        ([1.1, 1.0], [("main", None), ("count", 8)]),
+        ([1.0, 1.0], [("count", 8), ("main", None)]),  # half of it is on lines: they are the answer
+    ):
+        places = lines_of(trace, host, lanes, at, np.array(weights), 3.0)
+        assert [(p.function, p.line) for p in places] == names
+
+
+def test_a_stretch_is_shared_among_all_that_ran_in_it() -> None:
+    """One look at its middle would name `pad` alone, though it is a fifth of the stretch."""
+    builder = TraceBuilder(gpu="").step(0, start_us=0, dur_us=2_000)
+    for number in range(10):
+        builder.python("train.py(8): clean", start_us=500 + 100 * number, dur_us=80)
+        builder.python("train.py(9): pad", start_us=580 + 100 * number, dur_us=20)
+    builder.python("train.py(20): log", start_us=1_600, dur_us=10)
+    trace = builder.trace()
+    host = account_rank(trace, 0).host
+    start, end = (
+        np.array(us, np.int64) * 1_000 + int(trace.start_ns.min())
+        for us in ([500, 1_600], [1_500, 1_600])
+    )
+    lanes = np.full(2, host.main_lane, np.int64)
+    places = lines_within(trace, host, lanes, start, end, np.array([8_000.0, 2_000.0]), 10_000.0)
+    assert [p.line for p in places] == [8, 20, 9]  # a stretch without length is looked at once
+    assert [p.share for p in places] == pytest.approx([0.64, 0.2, 0.16], abs=0.01)
