@@ -150,12 +150,9 @@ def repeat(options: argparse.Namespace) -> None:
             tempfile.TemporaryDirectory() as name,
             tempfile.TemporaryDirectory() as beside,
             loop(Path(name), workers, options.pause) as running,
+            loop(Path(beside), workers) as reference,  # as fast as it can: it is there first
         ):
-            reference = Loop(Path(beside), workers)  # as fast as it can: it is there first
-            try:
-                _repeat(options, running, Path(name), reference, workers)
-            finally:
-                reference.end()
+            _repeat(options, running, Path(name), reference, workers)
 
 
 def _repeat(
