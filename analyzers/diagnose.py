@@ -12,7 +12,7 @@ from gpuprof.analyzers.about import clock_facts, data_warnings, facts_table, inp
 from gpuprof.analyzers.account import CPU, RankAccount, account_rank
 from gpuprof.analyzers.bound import find_bound
 from gpuprof.analyzers.causes import CAUSES
-from gpuprof.analyzers.causes.base import Cause, RunView, Verdict
+from gpuprof.analyzers.causes.base import Cause, RunView, Verdict, within_the_loader
 from gpuprof.analyzers.facts import find_facts
 from gpuprof.analyzers.group_skew import GroupSkew, group_skews
 from gpuprof.analyzers.host_beside import gpu_while_recorded, with_samples
@@ -276,7 +276,7 @@ def _judge_all(view: RunView, causes: Sequence[Cause], warnings: list[str]) -> V
     for cause in causes:
         verdict = _judged(cause, view, warnings)
         if isinstance(verdict, Finding):
-            findings.append(verdict)
+            findings.append(within_the_loader(view, cause, verdict))
         elif cause.number is None:
             continue
         elif isinstance(verdict, RuledOut):
@@ -334,9 +334,13 @@ def _together(view: RunView, findings: Sequence[Finding]) -> Estimate | None:
     """
     gains = {finding.cause: finding.gain for finding in findings if finding.gain is not None}
     parts = [part for cause in CAUSES if cause.id in gains for part in cause.removes]
-    candidates = [*gains.values(), view.price(*parts) if parts else None]
-    known = [gain for gain in candidates if gain is not None]
+    whole = view.price(*parts) if parts else None
+    if whole is not None and "input" not in parts:
+        whole = view.limited(whole)
+    known = [gain for gain in (*gains.values(), whole) if gain is not None]
     if not known:
         return None
     gain = max(known, key=lambda gain: gain.reduction)
-    return Estimate(step_ms=round(gain.step_ms, 4), reduction=round(gain.reduction, 4))
+    return Estimate(
+        step_ms=round(gain.step_ms, 4), reduction=round(gain.reduction, 4), limit=gain.limit
+    )

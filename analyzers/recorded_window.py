@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Place
-from gpuprof.run import CallLine, RankRecord, SyncLine
+from gpuprof.run import CallLine, LoaderWork, RankRecord, SyncLine
 
 WAITING = "waiting for a core"
 """The fact of a diagnosis that `core_wait_frac` reads back."""
@@ -47,7 +47,8 @@ class RecordedWindow:
     own work a step outside the windows. windows_ms: starting, stopping and writing all windows.
     run_ms: the whole recording.
     sync_lines: lines that read a tensor's values, counted in the window with stacks. call_lines:
-    lines that save, or ask for the next batch.
+    lines that save, or ask for the next batch. loader: what its worker processes did. steps:
+    in the window.
     """
 
     rank: int
@@ -60,6 +61,8 @@ class RecordedWindow:
     run_ms: float
     sync_lines: tuple[SyncLine, ...] = ()
     call_lines: tuple[CallLine, ...] = ()
+    loader: LoaderWork | None = None
+    steps: int = 0
 
     @property
     def lasted_ms(self) -> float:
@@ -111,6 +114,8 @@ def recorded_window(record: RankRecord, trace_path: str) -> RecordedWindow:
         run_ms=cost.run_ms,
         sync_lines=tuple(record.sync_lines),
         call_lines=tuple(record.call_lines),
+        loader=window.loader if window is not None else None,
+        steps=window.steps if window is not None else 0,
     )
 
 

@@ -134,13 +134,16 @@ class StepFinder:
 
 @contextmanager
 def steps_found(
-    on_step: Callable[[], None], callers: Callers | None = None
+    on_step: Callable[[], None],
+    callers: Callers | None = None,
+    fetching: Callable[[Any], None] | None = None,
 ) -> Iterator[StepFinder]:
     """Calls `on_step` after each step that can be seen from outside. Imports torch.
 
     Args:
         on_step: What to call.
         callers: Told who asks loaders for batches.
+        fetching: Told the loader's iterator before each batch.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.utils.data import dataloader
@@ -152,6 +155,8 @@ def steps_found(
     @wraps(original)
     @hidden
     def counted(self: Any) -> Any:
+        if fetching is not None:
+            fetching(self)
         if callers is None:
             batch = original(self)
         else:

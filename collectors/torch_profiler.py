@@ -142,6 +142,12 @@ class TorchRecorder:
         window = self.open_window
         return window is not None and self._steps_in_window >= window.skip + WARM_UP_STEPS
 
+    @property
+    def recorded_steps(self) -> int:
+        """Steps of the open window that are recorded by now; 0 while none is open."""
+        window = self.open_window
+        return max(self._steps_in_window - window.skip - WARM_UP_STEPS, 0) if window else 0
+
     def abandon(self, why: str) -> None:
         """Ends the recording: what an open window holds is dropped, and `failure` says why."""
         self._left.clear()

@@ -88,6 +88,8 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `step_ms` is the predicted step. `reduction` is the share of the step that goes, `low` and
     `high` its range over the steps of the window. `how` says what was changed in the replay.
+    `at_most` is whether a limit that the replay does not know may make it smaller, and `limit` says
+    which.
     """
 
     step_ms: float
@@ -95,6 +97,8 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     low: float
     high: float
     how: str = ""
+    at_most: bool = False
+    limit: str = ""
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -203,11 +207,15 @@ class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
     trusted: bool
 
 
-class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What all findings together could save: one replay with all of them removed, never a sum."""
+class Estimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What all findings together could save: one replay with all of them removed, never a sum.
+
+    `limit` says what else may make it smaller, as that of a `Gain`.
+    """
 
     step_ms: float
     reduction: float
+    limit: str = ""
 
 
 class RankSummary(msgspec.Struct, frozen=True, kw_only=True):

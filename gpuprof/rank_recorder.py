@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprof import process, run, run_writer
 from gpuprof.collectors.torch_profiler import TorchRecorder, Window, WithheldError
+from gpuprof.loader_work import loader_work
 from gpuprof.step_times import StepTimes
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ class RankRecorder:
 
             enter = self._hooks.enter_context
             self._callers = Callers()
-            self._finder = enter(hooks.steps_found(self._found_step, self._callers))
+            self._finder = enter(
+                hooks.steps_found(self._found_step, self._callers, self._times.loader.fetching)
+            )
             self._parts = enter(hooks.named_parts(self._callers))
             self._others = enter(other_profilers.others_watched(self._other_profiler))
 
@@ -249,13 +252,14 @@ class RankRecorder:
             if self.record.steps > WARM_UP_STEPS:
                 self._times.outside_ns.append(length)
         elif torch.recording:
-            self._times.in_window(length, counts=not window.stacks)
+            is_last = torch.recorded_steps + 1 >= window.steps
+            self._times.in_window(length, counts=not window.stacks, is_last=is_last)
         if torch is not None and not torch.done:
             with self.guard("record a step"):
                 self._step_of_windows(torch)
         opened = torch.open_window if torch is not None else None
         if opened is not None and torch is not None and torch.recording:
-            self._times.core.begin()
+            self._times.begin_step(is_first=not torch.recorded_steps)
         self._last_ns = end = time.perf_counter_ns()
         if self.record.steps > 1:  # the first one starts the recording
             self._times.spent(end - now, on_windows=bool(window or opened))
@@ -359,6 +363,7 @@ class RankRecorder:
                 step_ms=round(statistics.fmean(lengths) / 1e6, 4) if lengths else 0.0,
                 core_ms=round(core.on_core_ns / len(lengths) / 1e6, 4) if known else None,
                 ready_ms=round(core.ready_ns / len(lengths) / 1e6, 4) if known else None,
+                loader=loader_work(self._times.loader.work),
                 size_bytes=path.stat().st_size,
             )
         )

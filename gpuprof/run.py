@@ -68,12 +68,32 @@ class Gpu(msgspec.Struct, kw_only=True):
     uuid: str = ""
 
 
+class LoaderWork(msgspec.Struct, kw_only=True):
+    """What the worker processes of a DataLoader did in a window.
+
+    span_ms: how long it was looked at. busy_frac: share of it that a worker's main thread was on a
+    core, or ready for one, on average; waits for storage or network are none of it. fetches: how
+    often torch could tell how many batches had been asked for and were not there yet. in_making:
+    of these as many as there are workers, on average; null where torch does not tell. filled: by
+    how many batches the stock grew meanwhile. read_bytes: from storage, by all workers together.
+    """
+
+    workers: int
+    span_ms: float
+    busy_frac: float
+    fetches: int = 0
+    in_making: float | None = None
+    filled: float = 0.0
+    read_bytes: int | None = None
+
+
 class WindowRecord(msgspec.Struct, kw_only=True):
     """A window that was recorded.
 
     file: name in the run directory. first_step: number of the first recorded step, from 0.
     step_ms: mean length of its steps. core_ms, ready_ms: what of it the thread of the loop was on a
-    core, and stood ready for one that others had; null where that is not known.
+    core, and stood ready for one that others had; null where that is not known. loader: what the
+    loader's worker processes did; null without any.
     """
 
     kind: str
@@ -86,6 +106,7 @@ class WindowRecord(msgspec.Struct, kw_only=True):
     step_ms: float = 0.0
     core_ms: float | None = None
     ready_ms: float | None = None
+    loader: LoaderWork | None = None
     size_bytes: int = 0
 
 

@@ -61,6 +61,7 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis, words: Catalog
         if step is not None:
             saved = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))}"
             saving = words.clauses((saved, saving))
+        saving = story.at_most(saving, gain, words)
     facts = [words.name("severity", finding.severity), words.name("cause", finding.cause)]
     facts.append(story.confidence(finding.confidence, words))
     if diagnosis.run.world_size > 1 and finding.ranks:
@@ -82,9 +83,9 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis, words: Catalog
             lines += [*code_block(fix.code, language="python"), ""]
         if fix.cost:
             lines += [words.labelled(words.say("finding.cost"), escape(fix.cost)), ""]
-    how = ""
-    if gain is not None and gain.how:
-        how = words.say("points.between") + escape(text.sentence(gain.how))
+    between = words.say("points.between")
+    told = (gain.how, gain.limit) if gain is not None else ()
+    how = "".join(between + escape(text.sentence(sentence)) for sentence in told if sentence)
     return [*lines, f"{escape(story.gain_sentence(finding, diagnosis, words))}{how}", ""]
 
 

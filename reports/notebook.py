@@ -67,6 +67,7 @@ def _finding(finding: Finding, diagnosis: Diagnosis, words: Catalog) -> tuple[st
         saving = text.percent_range(finding.gain.low, finding.gain.high)
         if step is not None:
             saving = f"−{text.milliseconds(max(step - finding.gain.step_ms, 0.0))}, {saving}"
+        saving = story.at_most(saving, finding.gain, words)
     more = []
     for place in finding.where[:1]:
         more.append(place.file + (f":{place.line}" if place.line is not None else ""))

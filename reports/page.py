@@ -112,6 +112,7 @@ def _finding(
             result["gain_note"] = share
         else:
             result["gain_main"] = f"−{text.percent(gain.reduction)}"
+        result["gain_main"] = story.at_most(result["gain_main"], gain, words)
         ends = text.percent(gain.low), text.percent(gain.high)
         if ends[0] != ends[1]:
             result["gain_range"] = words.say("finding.gain.interval", low=ends[0], high=ends[1])

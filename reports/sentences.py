@@ -225,10 +225,11 @@ def translate(diagnosis: Diagnosis, translator: Translator | None) -> Diagnosis:
             title=say(finding.title),
             evidence=tuple(texts(item, "text") for item in finding.evidence),
             fixes=tuple(texts(fix, "title", "detail", "cost") for fix in finding.fixes),
-            gain=texts(finding.gain, "how") if finding.gain is not None else None,
+            gain=texts(finding.gain, "how", "limit") if finding.gain is not None else None,
         )
         for finding in diagnosis.findings
     )
+    together = diagnosis.together
     steps = diagnosis.run.steps
     excluded = tuple(texts(step, "why") for step in steps.excluded)
     steps = msgspec.structs.replace(steps, excluded=excluded)
@@ -242,6 +243,7 @@ def translate(diagnosis: Diagnosis, translator: Translator | None) -> Diagnosis:
         headline=say(diagnosis.headline),
         bound=texts(diagnosis.bound, "why"),
         findings=findings,
+        together=texts(together, "limit") if together is not None else None,
         ruled_out=tuple(texts(item, "why") for item in diagnosis.ruled_out),
         not_judged=tuple(texts(item, "missing", "command") for item in diagnosis.not_judged),
         warnings=tuple(say(warning) for warning in diagnosis.warnings),

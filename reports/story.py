@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuprof.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis import Diagnosis, Finding, Gain
 from gpuprof.reports import budget, text
 from gpuprof.reports.words import Catalog
 
@@ -110,21 +110,28 @@ def together(diagnosis: Diagnosis, words: Catalog) -> str:
     """
     replay = diagnosis.replay
     if diagnosis.together is not None:
-        share = text.percent(diagnosis.together.reduction)
-        step = diagnosis.run.steps.length_ms
-        if step is None:
-            return words.say("together.share", share=share)
-        return words.say(
-            whole(diagnosis, "together"),
-            step=text.milliseconds(step),
-            after=text.milliseconds(diagnosis.together.step_ms),
-            share=share,
-        )
+        limit = diagnosis.together.limit
+        return _together(diagnosis, words) + (f" {text.sentence(limit)}" if limit else "")
     if not diagnosis.findings:
         return ""
     if not replay.trusted and replay.error is not None:
         return words.say("together.untrusted", error=text.percent(replay.error))
     return words.say("together.none")
+
+
+def _together(diagnosis: Diagnosis, words: Catalog) -> str:
+    best = diagnosis.together
+    assert best is not None
+    share = text.percent(best.reduction)
+    step = diagnosis.run.steps.length_ms
+    if step is None:
+        return words.say("together.share", share=share)
+    return words.say(
+        whole(diagnosis, "together"),
+        step=text.milliseconds(step),
+        after=text.milliseconds(best.step_ms),
+        share=share,
+    )
 
 
 def nothing_found(diagnosis: Diagnosis, words: Catalog) -> str:
@@ -174,6 +181,11 @@ def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:
 def near(bound_class: str) -> str:
     """The key of the wording for rivals: a mixed bound lies between them."""
     return "key.between" if bound_class == "mixed" else "key.also"
+
+
+def at_most(saving: str, gain: Gain, words: Catalog) -> str:
+    """A saving as it is stated: as a bound where a limit may make it smaller."""
+    return words.say("finding.gain.at_most", saving=saving) if gain.at_most else saving
 
 
 def gain_sentence(finding: Finding, diagnosis: Diagnosis, words: Catalog) -> str:

@@ -174,8 +174,14 @@ def _budget(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
 
 
 def _finding(
-    number: int, finding: Finding, diagnosis: Diagnosis, out: _Printer, words: Catalog
+    number: int,
+    finding: Finding,
+    diagnosis: Diagnosis,
+    out: _Printer,
+    words: Catalog,
+    told: set[str],
 ) -> None:
+    """One finding. told: limits of gains that earlier ones have said."""
     gain = finding.gain
     step = diagnosis.run.steps.length_ms
     if gain is None:
@@ -185,6 +191,7 @@ def _finding(
         if step is not None:
             saved = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))}"
             saving = words.aside(saved, saving)
+        saving = story.at_most(saving, gain, words)
     stops = finding.cause in STOPS and gain is None
     unpriced = stops or (gain is None and not diagnosis.run.steps.count)
     title = finding.title if unpriced else words.labelled(finding.title, saving)
@@ -194,6 +201,9 @@ def _finding(
     if grave and number <= out.detail.evidence:
         for item in finding.evidence[: EVIDENCE_OF_STOPS if stops else 1]:
             out.line(item.text, indent=3)
+    if gain is not None and gain.limit and gain.limit not in told:
+        out.line(text.sentence(gain.limit), indent=3)
+        told.add(gain.limit)
     if finding.late_ranks:
         out.line(story.late(finding.late_ranks, words), indent=3)
     for place in finding.where[:1]:
@@ -267,10 +277,11 @@ def _verdict(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
         out.gap()
     if diagnosis.findings:
         order = words.say("section.findings.order")[:-1].lower()
+        told: set[str] = set()
         out.line(words.aside(words.say("section.findings"), order), "bold")
         full = out.detail.findings
         for number, finding in enumerate(diagnosis.findings[:full], 1):
-            _finding(number, finding, diagnosis, out, words)
+            _finding(number, finding, diagnosis, out, words, told)
         rest = diagnosis.findings[full:]
         if rest:
             names = words.say("points.more").join(

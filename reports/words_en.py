@@ -132,6 +132,7 @@ ENGLISH: Mapping[str, str] = {
     "findings.unknown": "This recording does not show what to change.",
     "findings.none": "Nothing that is worth changing was found in this recording.",
     "finding.gain.none": "no gain quoted",
+    "finding.gain.at_most": "up to {saving}",
     "finding.confidence": "{word} confidence ({percent})",
     "finding.share": "takes {share} of the step",
     "finding.ranks": "rank {ranks}",

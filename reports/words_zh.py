@@ -135,6 +135,7 @@ CHINESE: Mapping[str, str] = {
     "findings.unknown": "这份记录没有显示应当改什么。",
     "findings.none": "在这份记录中没有找到值得改的地方。",
     "finding.gain.none": "不给出收益",
+    "finding.gain.at_most": "最多 {saving}",
     "finding.confidence": "置信度{word}（{percent}）",
     "finding.share": "占一步的 {share}",
     "finding.ranks": "rank {ranks}",

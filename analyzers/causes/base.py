@@ -21,6 +21,7 @@ import msgspec
 from gpuprof.analyzers.account import RankAccount, mean_step_ms
 from gpuprof.analyzers.facts import RunFacts
 from gpuprof.analyzers.group_skew import GroupSkew
+from gpuprof.analyzers.loader_limit import loader_limit
 from gpuprof.analyzers.pricing import Price, gain_of, mean_price, trusted
 from gpuprof.analyzers.recorded_window import READY_FROM, RecordedWindow
 from gpuprof.analyzers.roofline import RooflineSummary
@@ -202,6 +203,12 @@ class RunView:
         late = [i for i, rank in enumerate(self.ranks) if rank.rank in late_ranks]
         return self._gain([self.joint.without_waiting_for(late)])
 
+    def limited(self, gain: Gain) -> Gain:
+        """A gain of a repair that leaves the loader as it is: no larger than the loader allows (see
+        `gpuprof.analyzers.loader_limit`)."""
+        limit = loader_limit(self.told, self.facts.loader_workers, self.step_ms())
+        return gain if limit is None else limit.apply(gain, self.step_ms())
+
     def _gain(self, prices: Sequence[Price]) -> Gain:
         return gain_of(mean_price(prices), self.step_ms())
 
@@ -285,10 +292,34 @@ def confidence(
     if gain is None and not compared:
         value = min(value, 0.6)
     saved = share if gain is None else gain.reduction
+    return doubted(run, value, saved)
+
+
+def doubted(run: RunView, confidence: float, saved: float) -> float:
+    """A confidence, no more than so small a gain is worth."""
     margin = (saved - LEAST_GAIN) / (run.named_from - LEAST_GAIN)
     if margin < 1.0:
-        value = min(value, 0.6 + 0.3 * max(margin, 0.0))
-    return round(value, 2)
+        confidence = min(confidence, 0.6 + 0.3 * max(margin, 0.0))
+    return round(confidence, 2)
+
+
+def within_the_loader(run: RunView, cause: Cause, found: Finding) -> Finding:
+    """A finding whose gain is no larger than the loader's workers allow.
+
+    That is no reason to rule a cause out: it holds what it holds, and without its repair a faster
+    loader would save nothing.
+    """
+    if found.gain is None or "input" in cause.removes:
+        return found
+    gain = run.limited(found.gain)
+    if gain.reduction == found.gain.reduction:
+        return msgspec.structs.replace(found, gain=gain)
+    return msgspec.structs.replace(
+        found,
+        gain=gain,
+        severity=severity(gain.reduction),
+        confidence=doubted(run, found.confidence, gain.reduction),
+    )
 
 
 def finding(

@@ -179,7 +179,8 @@ def _credited(gain: Gain | None, run: RunView, share: float) -> Gain | None:
             "the step replayed with host work and launch calls taking no time, the most that CUDA"
             " graphs or compilation can reach"
         )
-        most = share + run.share("launch") + _waiting_for_hosts(run)
+        # What `sync` is charged with passes in host work, too: that of the queue's refill.
+        most = share + run.share("launch", "sync") + _waiting_for_hosts(run)
     reduction = min(gain.reduction, most)
     if reduction < gain.reduction:
         how += "; only the time that this cause itself holds is counted"

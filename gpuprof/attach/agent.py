@@ -62,7 +62,7 @@ class Agent:
         }
         plan = self.mail.get("config")["windows"]
         self.hooks = Hooks(self)
-        self.windows = Windows(plan, self.error, self.hooks.syncs)
+        self.windows = Windows(plan, self.error, self.hooks.syncs, self.hooks.loader)
         self.beats: list[int] = []  # ends of steps, ns since the epoch
         self.start_at: int | None = None
         self.asked_s = self.began_s = time.monotonic()

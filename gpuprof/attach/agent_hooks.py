@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from gpuprof.attach.agent_callers import Callers, Syncs
+from gpuprof.attach.agent_loader import LoaderWatch
 
 LOADER_PATIENCE = 8
 """So many batches without an optimizer step, and batches are the steps (as in a session)."""
@@ -41,6 +42,7 @@ class Hooks:
         self.beat_of = 0
         self.fetches = 0
         self.callers = Callers()
+        self.loader = LoaderWatch()
         self.syncs = Syncs(self.callers, self.patch)
 
     def put(self, torch: Any) -> None:
@@ -119,6 +121,7 @@ class Hooks:
         def fetched(iterator: Any) -> Any:
             if self.off or os.getpid() != self.pid:
                 return original(iterator)
+            self.loader.fetching(iterator)
             began = time.time_ns()
             counts = self.callers.enter()
             try:

@@ -16,6 +16,7 @@ from typing import Any
 
 from gpuprof.attach.agent_callers import core_time
 from gpuprof.attach.agent_export import save_trace
+from gpuprof.attach.agent_loader import LoaderWatch
 
 LONGEST_WINDOW_S = 60.0
 """A window is cut here: its events fill memory, and stopping it stalls the loop."""
@@ -30,13 +31,17 @@ class Windows:
 
     plan: those to come, the open one first; each a dictionary with kind, file, steps, seconds,
     stacks, shapes and apart (seconds after the one before). recorded: those that are written.
-    syncs: put in and taken out with the windows that have stacks.
+    syncs: put in and taken out with the windows that have stacks. loader: read at both ends
+    of each.
     """
 
-    def __init__(self, plan: list[dict[str, Any]], error: Any, syncs: Any) -> None:
+    def __init__(
+        self, plan: list[dict[str, Any]], error: Any, syncs: Any, loader: LoaderWatch
+    ) -> None:
         self.plan = plan
         self.error = error
         self.syncs = syncs
+        self.loader = loader
         self.recorded: list[dict[str, Any]] = []
         self.finished: list[tuple[Any, dict[str, Any]]] = []
         self.exporting = threading.Lock()
@@ -161,6 +166,7 @@ class Windows:
         """From here on it is recorded."""
         if self.window["stacks"]:
             self.syncs.put_in(sys.modules["torch"])
+        self.loader.begin()
         self.core = core_time()
 
     def _as_ours(self, what: Any) -> None:
@@ -179,6 +185,7 @@ class Windows:
             return
         began = time.time_ns()
         on_core, ready = (now - before for before, now in zip(self.core, core_time()))  # noqa: B905
+        self.loader.end()
         self.syncs.take_out()
         try:
             profile.stop()
@@ -194,6 +201,7 @@ class Windows:
             recorded=0 if timed else done,
             core_ns=on_core,
             ready_ns=ready,
+            loader=self.loader.work,
             timed=timed,
         )
         self.stop_ns_per_step = window["stop_ns"] // max(1, done)

@@ -20,6 +20,7 @@ from gpuprof.attach.targets import (
     SIZE_VARIABLES,
     Target,
 )
+from gpuprof.loader_work import loader_work
 from gpuprof.process import without_secrets
 from gpuprof.run_writer import window_kind, write_record
 
@@ -114,6 +115,7 @@ def take_windows(record: run.RankRecord, box: Mailbox, observed: dict[str, Any],
                 step_ms=round(length_ns / steps / 1e6, 4) if steps else 0.0,
                 core_ms=_per_step_ms(window.get("core_ns"), steps),
                 ready_ms=_per_step_ms(window.get("ready_ns"), steps),
+                loader=loader_work(window.get("loader")),
                 size_bytes=size,
             )
         )

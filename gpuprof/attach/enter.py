@@ -67,6 +67,7 @@ class Entered:
 PARTS = (
     "agent_door",
     "agent_callers",
+    "agent_loader",
     "agent_hooks",
     "agent_stacks",
     "agent_export",

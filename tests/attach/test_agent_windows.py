@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from gpuprof.attach import agent_windows
+from gpuprof.attach.agent_loader import LoaderWatch
 from gpuprof.attach.agent_windows import Windows
 
 
 def windows() -> tuple[Windows, list[str]]:
     errors: list[str] = []
-    made = Windows([], errors.append, syncs=None)
+    made = Windows([], errors.append, syncs=None, loader=LoaderWatch())
     made.finished.append((object(), {"file": "trace-1.json"}))
     return made, errors
 
@@ -78,7 +79,9 @@ def test_a_window_is_not_closed_in_the_middle_of_the_profilers_own_step(
         "shapes": False,
         "apart": 0,
     }
-    one = Windows([plan], errors.append, syncs=SimpleNamespace(take_out=lambda: None))
+    one = Windows(
+        [plan], errors.append, syncs=SimpleNamespace(take_out=lambda: None), loader=LoaderWatch()
+    )
     with one.alone():
         one.open(0)
     with one.alone():

@@ -14,6 +14,7 @@ import pytest
 from fixtures.simulator import draw_run, plant, simulate, write_traces
 from fixtures.simulator.kineto import DIALECTS
 from fixtures.simulator.machine import Simulated
+from fixtures.simulator.plan import Collective, Copy, Fetch, Malloc, Read, Save, Synchronize
 from gpuprof.analyzers.account import account_rank
 from gpuprof.api import analyze
 from gpuprof.diagnosis import CAUSES, Diagnosis
@@ -133,3 +134,34 @@ def test_how_ranks_are_spread_over_folders_never_changes_the_verdict(tmp_path: P
         folder.mkdir()
         places.append(path.rename(folder / "trace.json"))
     assert _verdict(analyze(*reversed(places))) == same
+
+
+ABSENT: dict[str, tuple[type, ...]] = {
+    "checkpoint": (Save,),
+    "allocator": (Malloc,),
+    "input": (Fetch,),
+    "sync": (Read, Synchronize),
+    "communication": (Collective,),
+    "copies": (Copy, Save),
+}
+"""Parts of a step, and the operations of a plan without which it has none."""
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_RUN)
+def test_removing_what_is_not_there_leaves_the_step_as_it_was_measured(
+    kind: str, tmp_path: Path
+) -> None:
+    simulated = simulate(draw_run(kind, 2))
+    priced = 0
+    for rank, path in enumerate(write_traces(simulated, tmp_path)):
+        pricing = account_rank(read_trace(path), rank).main.pricing
+        assert pricing is not None
+        ops = [op for step in simulated.run.steps[rank] for op in step]
+        for part, of in ABSENT.items():
+            if any(isinstance(op, of) for op in ops):
+                continue
+            price = pricing.without(part)
+            assert (price.reduction, price.low, price.high) == (0.0, 0.0, 0.0), part
+            assert price.step_ns == pytest.approx(pricing.measured_ns, rel=0.01)
+            priced += 1
+    assert priced >= 2
