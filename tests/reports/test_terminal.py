@@ -44,6 +44,22 @@ def test_lines_fit_the_width_and_hold_the_verdict(width: int) -> None:
     assert sum(line.endswith(" %") for line in lines) == 6  # the parts that have a share
 
 
+def test_a_gain_that_is_a_bound_says_so_and_why_once() -> None:
+    diagnosis = sample_diagnosis()
+    limited = tuple(
+        msgspec.structs.replace(
+            finding,
+            gain=msgspec.structs.replace(finding.gain, at_most=True, limit="if the loader keeps up")
+            if finding.gain is not None
+            else None,
+        )
+        for finding in diagnosis.findings
+    )
+    flat = " ".join(printed(msgspec.structs.replace(diagnosis, findings=limited)).split())
+    assert "up to −59.4 ms (31–36 %)" in flat
+    assert flat.count("If the loader keeps up.") == 1
+
+
 def test_a_terminal_too_narrow_for_milliseconds_still_has_the_shares() -> None:
     for width in (20, 24, 30):
         lines = printed(sample_diagnosis(), width=width).splitlines()
