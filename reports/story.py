@@ -111,7 +111,8 @@ def together(diagnosis: Diagnosis, words: Catalog) -> str:
     replay = diagnosis.replay
     if diagnosis.together is not None:
         limit = diagnosis.together.limit
-        return _together(diagnosis, words) + (f" {text.sentence(limit)}" if limit else "")
+        told = [_together(diagnosis, words), *([text.sentence(limit)] if limit else [])]
+        return words.say("points.between").join(told)
     if not diagnosis.findings:
         return ""
     if not replay.trusted and replay.error is not None:
