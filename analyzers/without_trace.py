@@ -27,6 +27,8 @@ def diagnose_without_trace(other: OtherSources, version: str) -> Diagnosis:
     seen = {*(flight.ranks if flight is not None else ()), *(s.rank for s in other.stacks)}
     ranks = sorted(rank for rank in seen if rank >= 0)
     stacked = [s.header.world_size for s in other.stacks]
+    groups = flight.groups.values() if flight is not None else ()
+    members = {rank for group in groups for rank in group.ranks}
     sizes = [c.size for c in log.communicators] if log is not None else []
     devices = sorted({d.name for s in other.samples for d in s.devices if d.name})
     first = next(iter(verdicts.findings), None)
@@ -34,7 +36,7 @@ def diagnose_without_trace(other: OtherSources, version: str) -> Diagnosis:
         gpuprof=version,
         inputs=tuple(file.path for file in other.files),
         run=RunSummary(
-            world_size=max([len(seen), *sizes, *stacked, 1]),
+            world_size=max([len(seen | members), *sizes, *stacked, 1]),
             ranks=tuple(ranks),
             devices=tuple(devices),
             steps=StepsSummary(count=0, source="none", median_ms=None),

@@ -29,7 +29,11 @@ def read_others(inputs: Inputs) -> OtherSources:
     if inputs.flight_records:
         from gpuprof.readers.flight_recorder import read_flight_recorder
 
-        flight = read_flight_recorder(inputs.flight_records)
+        damaged: list[str] = []
+        flight = read_flight_recorder(inputs.flight_records, damaged)
+        if damaged:
+            more = f" (and {len(damaged) - 1} more like it)" if len(damaged) > 1 else ""
+            inputs.warnings.append(f"{damaged[0]}; it is left out{more}")
         files += [_file(path, "flight-recorder") for path in inputs.flight_records]
     topologies = []
     for path in inputs.topologies:

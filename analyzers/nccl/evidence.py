@@ -134,3 +134,10 @@ def ranks_of(log: CommLog, process: int | None) -> tuple[int, ...]:
 def see_what(who: str) -> str:
     """The title of the fix that looks at ranks, named as `rank_list` does."""
     return f"See what {who} {'do' if who.startswith(('ranks ', 'processes ')) else 'does'}"
+
+
+def who_waits(ranks: Iterable[int]) -> str:
+    """`Rank 3 waits` or `Ranks 0–7 wait`, to begin a sentence with."""
+    names = rank_list(ranks)
+    many = names.startswith(("ranks ", "processes ")) or " and " in names
+    return f"{names[0].upper()}{names[1:]} {'wait' if many else 'waits'}"

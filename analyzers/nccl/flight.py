@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpuprof.analyzers.nccl.evidence import class_evidence, finding, rank_list, see_what
+from gpuprof.analyzers.nccl.evidence import class_evidence, finding, rank_list, see_what, who_waits
 from gpuprof.analyzers.nccl.flight_waits import (
     Wait,
     find_waits,
@@ -86,11 +86,10 @@ def _hang(
 ) -> Finding:
     evidence: list[Evidence] = []
     if wait is not None:
-        who = rank_list(wait.waiting)
         absent = rank_list(wait.missing)
         evidence.append(
             Evidence(
-                text=f"{who[0].upper()}{who[1:]} wait in collective {wait.sequence} of group "
+                text=f"{who_waits(wait.waiting)} in collective {wait.sequence} of group "
                 f"{wait.group} {wait.description}: {wait.entry.describe()}; {absent} did not come.",
                 value=float(wait.sequence),
                 unit="collective",
@@ -190,15 +189,26 @@ def _without_dump(records: FlightRecords) -> list[Finding]:
     entry = min(waiting.values(), key=lambda e: e.created_ns or 0)
     late = sorted(absent & set(groups[entry.group].ranks))
     name = rank_list(late)
+    few = len(absent) >= len(records.ranks)
+    ended = Fix(
+        title=f"Find out how {name} ended",
+        detail="Its log, its exit code, the kernel's out-of-memory killer.",
+        code="dmesg -T | grep -iE 'xid|oom|killed process'",
+    )
+    given = Fix(
+        title=f"Give the dumps of {name} as well, if there are any",
+        detail="Every rank writes one, each on its own node: what they did is in them.",
+        code="gpuprof analyze FOLDER-WITH-ALL-DUMPS",
+    )
     return [
         finding(
             cause="hang",
             title=f"{name.capitalize()} left no dump; the others wait in {entry.describe()}",
             severity="critical",
-            confidence=0.7,
+            confidence=0.4 if few else 0.7,
             evidence=[
                 Evidence(
-                    text=f"{rank_list(waiting)} wait in collective {entry.sequence} of group "
+                    text=f"{who_waits(waiting)} in collective {entry.sequence} of group "
                     f"{entry.group} {entry.description}, all that left a dump are there.",
                     value=float(entry.sequence),
                     unit="collective",
@@ -206,13 +216,7 @@ def _without_dump(records: FlightRecords) -> list[Finding]:
                 ),
                 class_evidence(["rank_died", "rank_did_not_come"], "flight-recorder"),
             ],
-            fixes=[
-                Fix(
-                    title=f"Find out how {name} ended",
-                    detail="Its log, its exit code, the kernel's out-of-memory killer.",
-                    code="dmesg -T | grep -iE 'xid|oom|killed process'",
-                )
-            ],
+            fixes=[given, ended] if few else [ended],
             ranks=waiting,
             late_ranks=late,
         )

@@ -119,26 +119,40 @@ class FlightRecords:
 
 def read_flight_recorder(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    damaged: list[str] | None = None,
 ) -> FlightRecords:
     """Reads dumps; a folder stands for its files whose name ends in a rank.
 
     The rank is the number at the end of the file's name, else the one rank that is in all groups
     of the dump.
 
+    Args:
+        damaged: Gets a line for each file that can't be read; None for an error instead. A rank
+            that was killed leaves half a dump, and those of the others still tell who waits.
+
     Raises:
-        InputError: a file is no dump, holds objects, is too large, or its rank cannot be told.
+        InputError: a file is no dump, holds objects, is too large, or its rank cannot be told; with
+            `damaged`, if that is so of all.
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
     records = FlightRecords()
     for path in _files([Path(path) for path in paths]):
-        dump = _dump(path)
+        try:
+            dump = _dump(path)
+        except InputError as error:
+            if damaged is None:
+                raise
+            damaged.append(str(error))
+            continue
         if dump.rank in records.ranks:
             raise InputError(
                 f"{path} and {records.ranks[dump.rank].path} are both of rank {dump.rank}",
                 hint="give the dumps of one job only",
             )
         records.ranks[dump.rank] = dump
+    if not records.ranks and damaged:
+        raise InputError(damaged[0])
     if not records.ranks:
         raise InputError("no flight-recorder dump was given", hint="name a file or folder")
     return records

@@ -94,3 +94,18 @@ def test_gloo_leaves_its_default_group_without_a_name(tmp_path: Path) -> None:
     assert rank.groups["0"].ranks == (0, 1) and "" not in rank.groups
     assert [one.pending for one in rank.entries] == [False, True]
     assert rank.status == {0: (2, 1)}
+
+
+def test_half_a_dump_does_not_hide_the_others(tmp_path: Path) -> None:
+    """As a rank leaves it that is killed while it writes. All of them damaged is still an error."""
+    whole = pickle.dumps(dump(groups={"0": range(2)}, entries=[entry("0", 7)]))
+    (tmp_path / "trace_0").write_bytes(whole)
+    (tmp_path / "trace_1").write_bytes(whole[:-20])
+    damaged: list[str] = []
+    assert set(read_flight_recorder(tmp_path, damaged).ranks) == {0}
+    assert len(damaged) == 1 and "trace_1 is no flight-recorder dump" in damaged[0]
+    with pytest.raises(InputError):
+        read_flight_recorder(tmp_path)
+    (tmp_path / "trace_0").write_bytes(whole[:-20])
+    with pytest.raises(InputError, match="can be read safely"):
+        read_flight_recorder(tmp_path, [])

@@ -36,6 +36,19 @@ def test_rank_that_did_not_issue_the_collective_is_named(tmp_path: Path) -> None
     assert (found.where[0].file, found.where[0].line) == ("/home/me/train.py", 45)
 
 
+def test_a_dump_alone_asks_for_the_others(tmp_path: Path) -> None:
+    """That the others ended is a guess while theirs may lie on other nodes."""
+    mine = dump(groups=WORLD, entries=[entry("0", 7)])
+    (found,) = findings_from_flight(records({1: mine}, tmp_path))
+    assert found.evidence[0].text.startswith("Rank 1 waits in collective 7")
+    assert found.fixes[0].title == "Give the dumps of ranks 0, 2, 3 as well, if there are any"
+    assert found.confidence < 0.5
+    most = dict.fromkeys(range(3), mine)
+    (tmp_path / "most").mkdir()
+    (found,) = findings_from_flight(records(most, tmp_path / "most"))
+    assert found.fixes[0].title == "Find out how rank 3 ended" and found.confidence > 0.5
+
+
 def test_healthy_dumps_accuse_nobody(tmp_path: Path) -> None:
     dumps = {r: dump(groups=WORLD, entries=[entry("0", 7, state="completed")]) for r in range(4)}
     assert findings_from_flight(records(dumps, tmp_path)) == []
