@@ -63,7 +63,7 @@ def headline(comparison: Comparison, words: Catalog) -> str:
         length=text.milliseconds(abs(step.change_ms)),
         lengths=lengths,
         share=share,
-        tail=f"; {interval}" if interval else "",
+        tail=words.say("points.more") + interval if interval else "",
     )
     if comparison.verdict == "unknown":
         said += f" {words.say('compare.unknown.whole' if whole else 'compare.unknown')}"
@@ -76,7 +76,9 @@ def movements(comparison: Comparison, words: Catalog) -> list[str]:
     lines = []
     for key, buckets in (("shrank", comparison.shrank), ("surfaced", comparison.surfaced)):
         if buckets:
-            moved = "; ".join(_moved(parts[bucket], words) for bucket in buckets)
+            moved = words.say("points.more").join(
+                _moved(parts[bucket], words) for bucket in buckets
+            )
             lines.append(words.say(f"compare.{key}", parts=moved))
     step = comparison.step
     lost = -sum(parts[bucket].change_ms for bucket in comparison.shrank)
@@ -85,7 +87,7 @@ def movements(comparison: Comparison, words: Catalog) -> list[str]:
     back = lost + step.change_ms
     grown = sorted((p for p in comparison.parts if p.change_ms > 0), key=lambda p: -p.change_ms)
     if back > 0 and back >= 0.05 * lost and grown:
-        names = ", ".join(
+        names = words.several(
             f"{words.name('bucket', p.bucket)} {signed(p.change_ms)}" for p in grown[:3]
         )
         lines.append(
@@ -100,9 +102,9 @@ def movements(comparison: Comparison, words: Catalog) -> list[str]:
 
 
 def _moved(part: PartChange, words: Catalog) -> str:
-    return (
-        f"{words.name('bucket', part.bucket)} {signed(part.change_ms)}"
-        f" ({text.milliseconds(part.before_ms)} → {text.milliseconds(part.after_ms)})"
+    change = f"{words.name('bucket', part.bucket)} {signed(part.change_ms)}"
+    return words.aside(
+        change, f"{text.milliseconds(part.before_ms)} → {text.milliseconds(part.after_ms)}"
     )
 
 
@@ -167,7 +169,11 @@ def to_text(comparison: Comparison, *, lang: str = "en") -> str:
     if comparison.different:
         lines += ["", words.say("compare.differ")]
         lines += [
-            f"  {said(text.clean(name, 60))}: {text.clean(old, 80)} → {text.clean(new, 80)}"
+            "  "
+            + words.labelled(
+                said(text.clean(name, 60)),
+                f"{said(text.clean(old, 80))} → {said(text.clean(new, 80))}",
+            )
             for name, (old, new) in comparison.different.items()
         ]
     if comparison.warnings:
@@ -229,7 +235,7 @@ def to_markdown(comparison: Comparison, *, lang: str = "en") -> str:
     if comparison.different:
         lines += ["", _head(words, "differ", "before", "after", last=False), "| :-- | :-- | :-- |"]
         lines += [
-            f"| {escape(said(name))} | {escape(old)} | {escape(new)} |"
+            f"| {escape(said(name))} | {escape(said(old))} | {escape(said(new))} |"
             for name, (old, new) in comparison.different.items()
         ]
     lines += ["", *(f"- {escape(text.sentence(said(warning)))}" for warning in comparison.warnings)]

@@ -104,7 +104,7 @@ def _tall(rows: int) -> int:
 def _budget(diagnosis: Diagnosis, words: Catalog) -> Figure | None:
     step = diagnosis.run.steps.length_ms
     rows = budget.rows(diagnosis.budget, step)
-    if not rows:
+    if not rows or not budget.has_account(diagnosis):
         return None
     names = [words.name("bucket", row.bucket) for row in rows]
     values = [100 * row.share for row in rows]

@@ -154,8 +154,10 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
     verdict = words.labelled(words.say("key.bound"), words.name("bound", bound.class_))
     verdict = words.aside(f"**{verdict}**", escape(words.clauses(sure)))
     stop = words.say("points.stop") + words.say("points.between")
-    lines += [f"{verdict}{stop}{escape(text.sentence(bound.why))}", ""]
-    lines += _budget(diagnosis, words)
+    if not story.stands(diagnosis):
+        lines += [f"{verdict}{stop}{escape(text.sentence(bound.why))}", ""]
+    if budget.has_account(diagnosis):
+        lines += _budget(diagnosis, words)
     lines += [f"## {words.say('section.findings')}", ""]
     if not diagnosis.findings:
         lines += [story.nothing_found(diagnosis, words), ""]
@@ -185,8 +187,8 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
         lines += [""]
     if diagnosis.not_judged:
         lines += [f"## {words.say('section.not_judged')}", ""]
-        for missing in diagnosis.not_judged:
-            name = escape(words.name("cause", missing.cause))
+        for causes, missing in story.not_judged(diagnosis, words):
+            name = escape(causes)
             missed = escape(text.sentence(missing.missing))
             line = f"- {words.labelled(f'**{name}**', missed)}"
             if missing.command:

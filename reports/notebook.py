@@ -25,7 +25,7 @@ def to_html(diagnosis: Diagnosis, *, lang: str = "en") -> str:
         return escape(text.glue(text.clean(value)))
 
     step = diagnosis.run.steps.length_ms
-    rows = budget.rows(diagnosis.budget, step)
+    rows = budget.rows(diagnosis.budget, step) if budget.has_account(diagnosis) else []
     parts = [
         f"<h3>{safe(diagnosis.headline or words.say('untitled'))}</h3>",
         f"<p>{safe(' · '.join(story.run_facts(diagnosis, words)))}</p>",

@@ -242,7 +242,8 @@ def render(
         autoescape=True, undefined=StrictUndefined, finalize=plain, trim_blocks=True
     )
     step = diagnosis.run.steps.length_ms
-    rows = budget.rows(diagnosis.budget, step)
+    known = budget.has_account(diagnosis)
+    rows = budget.rows(diagnosis.budget, step) if known else []
     digits = 2 if step is not None and step < 10 else 1
     environment.filters.update(
         ms=text.milliseconds,
@@ -287,6 +288,10 @@ def render(
         together=story.together(diagnosis, words),
         keys=story.key_figures(diagnosis, words),
         warnings_line=story.warnings_line(diagnosis, words),
+        known=known,
+        stands=story.stands(diagnosis),
+        ordered=story.ordered(diagnosis),
+        not_judged=story.not_judged(diagnosis, words),
         budget=rows,
         stacked=Markup(charts.stacked_bar(rows, words)),
         step_ms=step,

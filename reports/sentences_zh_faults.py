@@ -4,6 +4,11 @@ from __future__ import annotations
 
 SENTENCES: tuple[tuple[str, str], ...] = (
     ("Replace the GPU", "更换 GPU"),
+    ("{count} of SYS", "{count} 对 SYS"),
+    ("{count} of NODE", "{count} 对 NODE"),
+    ("{count} of PIX", "{count} 对 PIX"),
+    ("{count} of PXB", "{count} 对 PXB"),
+    ("{count} of PHB", "{count} 对 PHB"),
     ("{a} ranks are in one call, {b}", "{a} 个 rank 在同一个调用里：{b}"),
     ("of two calls, the one that comes later in the program was made by who left one out", "两个调用中，程序里靠后的那个，是漏掉了一次的 rank 发起的"),
     ("All {a} ranks that were seen stand in {b}", "看到的 {a} 个 rank 都停在 {b}"),

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuprof.diagnosis import Diagnosis, Finding, Gain
+from gpuprof.diagnosis import Diagnosis, Finding, Gain, NotJudged
 from gpuprof.reports import budget, text
 from gpuprof.reports.words import Catalog
 
 HIGH_CONFIDENCE = 0.85
 MEDIUM_CONFIDENCE = 0.6
 """Below it a reader should look for a second sign before acting; above `HIGH_CONFIDENCE` not."""
+
+
+STOPS = ("hang",)
+"""Causes that save no time of a step, since there is none: what was seen is told instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,29 @@ def whole(diagnosis: Diagnosis, key: str) -> str:
     return key if diagnosis.run.steps.count else f"{key}.whole"
 
 
+def stands(diagnosis: Diagnosis) -> bool:
+    """Whether the job does not go on: it is bound by nothing, and no step can be saved."""
+    return not budget.has_account(diagnosis) and any(
+        finding.cause in STOPS for finding in diagnosis.findings
+    )
+
+
+def ordered(diagnosis: Diagnosis) -> bool:
+    """Whether findings have an order that a reader can use: several, with a gain."""
+    return len(diagnosis.findings) > 1 and any(f.gain is not None for f in diagnosis.findings)
+
+
+def not_judged(diagnosis: Diagnosis, words: Catalog) -> list[tuple[str, NotJudged]]:
+    """What could not be judged, with the names of all causes that lack the same."""
+    groups: dict[tuple[str, str], list[NotJudged]] = {}
+    for item in diagnosis.not_judged:
+        groups.setdefault((item.missing, item.command), []).append(item)
+    return [
+        (words.several(words.name("cause", item.cause) for item in items), items[0])
+        for items in groups.values()
+    ]
+
+
 def cost(diagnosis: Diagnosis, words: Catalog) -> str:
     """How much of a step the device does nothing; empty when there is no account."""
     idle = budget.idle_share(diagnosis)
@@ -113,7 +140,7 @@ def together(diagnosis: Diagnosis, words: Catalog) -> str:
         limit = diagnosis.together.limit
         told = [_together(diagnosis, words), *([text.sentence(limit)] if limit else [])]
         return words.say("points.between").join(told)
-    if not diagnosis.findings:
+    if not diagnosis.findings or not budget.has_account(diagnosis):
         return ""
     if not replay.trusted and replay.error is not None:
         return words.say("together.untrusted", error=text.percent(replay.error))
@@ -152,7 +179,7 @@ def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:
         # Of one step there is no median: over ranks, all else on the page is of the mean.
         length = steps.length_ms if steps.count == 1 else steps.median_ms
         figures.append(KeyFigure(label, text.milliseconds(length or steps.median_ms), note))
-    if diagnosis.budget:
+    if diagnosis.budget and budget.has_account(diagnosis):
         busy = max(0.0, 1.0 - budget.idle_share(diagnosis))
         note = ""
         if steps.length_ms is not None:
@@ -169,6 +196,8 @@ def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:
         figures.append(KeyFigure(words.say("key.save"), saved, note, good=True))
     bound = diagnosis.bound
     note = ""
+    if stands(diagnosis):
+        return figures
     if bound.class_ != "unknown":
         note = words.say("key.confidence", percent=text.percent(bound.confidence))
     if bound.also:

@@ -29,9 +29,6 @@ MIN_NAME = 8
 BAR_WIDTH = 28
 """Columns of a full bar in a wide terminal."""
 
-STOPS = ("hang",)
-"""Causes that save no time of a step, since there is none: what was seen is told instead."""
-
 EVIDENCE_OF_STOPS = 4
 
 
@@ -192,7 +189,7 @@ def _finding(
             saved = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))}"
             saving = words.aside(saved, saving)
         saving = story.at_most(saving, gain, words)
-    stops = finding.cause in STOPS and gain is None
+    stops = finding.cause in story.STOPS and gain is None
     unpriced = stops or (gain is None and not diagnosis.run.steps.count)
     title = finding.title if unpriced else words.labelled(finding.title, saving)
     out.line(title, _STYLES.get(finding.severity, ""), indent=3, first=f"{number}.")
@@ -251,9 +248,7 @@ def _verdict(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
     out.line(diagnosis.headline or words.say("untitled"), "bold")
     facts = [*story.run_facts(diagnosis, words)]
     out.line(" · ".join(facts), "dim")
-    stands = not budget.has_account(diagnosis) and any(
-        finding.cause in STOPS for finding in diagnosis.findings
-    )
+    stands = story.stands(diagnosis)
     together = "" if stands else _together(diagnosis, words)
     if together:
         out.line(together)
@@ -276,9 +271,11 @@ def _verdict(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
         _budget(diagnosis, out, words)
         out.gap()
     if diagnosis.findings:
-        order = words.say("section.findings.order")[:-1].lower()
         told: set[str] = set()
-        out.line(words.aside(words.say("section.findings"), order), "bold")
+        title = words.say("section.findings")
+        if story.ordered(diagnosis):
+            title = words.aside(title, words.say("section.findings.order")[:-1].lower())
+        out.line(title, "bold")
         full = out.detail.findings
         for number, finding in enumerate(diagnosis.findings[:full], 1):
             _finding(number, finding, diagnosis, out, words, told)
