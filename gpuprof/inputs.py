@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuprof.errors import InputError
-from gpuprof.readers.files import head, shown, sniff
+from gpuprof.readers.files import encoding_of, head, shown, sniff
 from gpuprof.run import RankRecord, is_run, load
 
 MAX_FILES = 20_000
@@ -46,8 +46,9 @@ class Inputs:
 
     traces: Kineto traces whose times count. attribution: traces of windows with stacks, whose
     times do not. left_out: files in folders that nothing here reads, with the reason. empty: files
-    in folders that are named like traces. cores: CPU cores that each process of the run may use,
-    as a run directory says. records: what it says of each rank; step_logs: the lengths
+    in folders that are named like traces. other_text: such in an encoding that is not read.
+    irregular: pipes, sockets and devices in folders. cores: CPU cores that each process of the run
+    may use, as a run directory says. records: what it says of each rank; step_logs: the lengths
     of each rank's steps. warnings: what a run directory says
     of itself, and files left out.
     """
@@ -64,6 +65,8 @@ class Inputs:
     ras: list[Path] = field(default_factory=list)
     left_out: dict[Path, str] = field(default_factory=dict)
     empty: list[Path] = field(default_factory=list)
+    other_text: list[Path] = field(default_factory=list)
+    irregular: list[Path] = field(default_factory=list)
     cores: int | None = None
     records: dict[int, RankRecord] = field(default_factory=dict)
     step_logs: dict[int, list[Path]] = field(default_factory=dict)
@@ -115,8 +118,17 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
 
 def _warn_of_left_out(inputs: Inputs) -> None:
     """A rank whose file is damaged must not vanish without a word."""
-    unread = [path for path in inputs.left_out if _TRACE_NAME.match(path.name)]
-    for paths, why in ((unread, "is no trace or is damaged"), (inputs.empty, "is empty")):
+    unread = [
+        path
+        for path in inputs.left_out
+        if _TRACE_NAME.match(path.name) and path not in inputs.other_text
+    ]
+    for paths, why in (
+        (unread, "is no trace or is damaged"),
+        (inputs.empty, "is empty"),
+        (inputs.other_text, "is text in UTF-16 or UTF-32, not in UTF-8,"),
+        (inputs.irregular, "is a pipe, a socket or a device, no file,"),
+    ):
         if paths:
             more = f" (and {len(paths) - 1} more like it)" if len(paths) > 1 else ""
             inputs.warnings.append(f"{shown(paths[0])} {why} and is left out{more}")
@@ -145,7 +157,7 @@ def _found(folder: Path) -> str:
 def _take_folder(folder: Path, inputs: Inputs) -> None:
     unnamed = []
     before = inputs.is_empty() and not inputs.attribution
-    for path in _files_under(folder):
+    for path in _files_under(folder, inputs.irregular):
         if path.name in _OWN_OUTPUT:
             continue
         if path.stat().st_size == 0:
@@ -182,8 +194,12 @@ def _take_run(folder: Path, inputs: Inputs) -> None:
     inputs.warnings += run.warnings
 
 
-def _files_under(folder: Path) -> Iterator[Path]:
-    """Regular files below a folder, sorted, hidden ones and links to folders left out."""
+def _files_under(folder: Path, irregular: list[Path] | None = None) -> Iterator[Path]:
+    """Regular files below a folder, sorted, hidden ones and links to folders left out.
+
+    Args:
+        irregular: Takes what is named like something to read, but is no file to read to its end.
+    """
     seen = 0
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
@@ -194,8 +210,12 @@ def _files_under(folder: Path) -> Iterator[Path]:
                     f"{folder} holds more than {MAX_FILES:,} files", hint="name a smaller folder"
                 )
             path = Path(root) / name
-            if not name.startswith(".") and path.is_file():
+            if name.startswith("."):
+                continue
+            if path.is_file():
                 yield path
+            elif irregular is not None and path.exists():
+                irregular.append(path)
 
 
 def kind_of(path: Path) -> str:
@@ -272,3 +292,5 @@ def _take(path: Path, inputs: Inputs, *, named: bool) -> None:
         inputs.traces.append(path)
     else:
         inputs.left_out[path] = kind
+        if encoding_of(head(path, 64)):
+            inputs.other_text.append(path)

@@ -76,6 +76,26 @@ def test_ranks_whose_files_are_damaged_do_not_vanish_without_a_word(trace: Path)
     assert "rank3.json is empty" in empty
 
 
+def test_what_is_no_file_in_a_folder_is_told(trace: Path) -> None:
+    """A pipe has no end to read to: left out, but not without a word."""
+    pipe, hidden = trace.parent / "rank1.json", trace.parent / ".hidden"
+    os.mkfifo(pipe)
+    os.mkfifo(hidden)
+    found = gather([trace.parent])
+    assert found.traces == [trace]
+    assert found.warnings == [f"{pipe} is a pipe, a socket or a device, no file, and is left out"]
+
+
+def test_text_in_another_encoding_is_called_that(trace: Path) -> None:
+    """Windows' shell writes UTF-16: it is neither damaged nor another kind of file."""
+    other = trace.parent / "rank1.json"
+    other.write_text('{"traceEvents": []}', encoding="utf-16")
+    found = gather([trace.parent])
+    assert [w for w in found.warnings if "UTF-16" in w and str(other) in w] == found.warnings
+    with pytest.raises(InputError, match="is text in UTF-16, not in UTF-8"):
+        analyze(other)
+
+
 def test_a_name_that_no_disk_can_hold_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read") as caught:
         gather([tmp_path / ("x" * 5000)])

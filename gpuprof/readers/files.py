@@ -26,6 +26,9 @@ DISK_CHUNK_BYTES = 1 << 20
 MAX_PLAIN_BYTES = 64 << 30
 """A trace beyond 64 GiB of JSON is no trace that anyone recorded, but a decompression bomb."""
 
+TRAILER_BYTES = 8
+"""Checksum and length at the end of a gzip stream (RFC 1952)."""
+
 GZIP_MAGIC = b"\x1f\x8b"
 
 KINETO_SIGNS = re.compile(
@@ -76,14 +79,17 @@ class ByteSource:
     """Streams a file's plain bytes in blocks; decompresses gzip, with any number of members.
 
     After the blocks are through: `size_bytes` and `sha256` are those of the file on disk,
-    `damaged` is "" or says in a few words what is wrong with the compressed stream. `block_bytes`
-    may change between two blocks.
+    `damaged` is "" or says in a few words why the compressed stream yields no more; `doubtful` is
+    "" or says what is wrong with a stream whose content is all there. `block_bytes` may change
+    between two blocks.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, block_bytes: int) -> None:
         self.path = str(path)
         self.size_bytes = 0
         self.damaged = ""
+        self.doubtful = ""
+        self._held = b""
         self.block_bytes = max(1, block_bytes)
         self._hash = hashlib.sha256()
         self._file = open_file(path)
@@ -151,26 +157,35 @@ class ByteSource:
 
         zlib: Any = isal_zlib
 
-        data = first
+        data = self._ahead(first)
         while True:
             inflater: Any = zlib.decompressobj(wbits=31)
             while not inflater.eof:
+                at_end = False
                 if not data:
-                    data = self._read(DISK_CHUNK_BYTES)
+                    # What is decompressed already comes out first: a wrong checksum takes all with
+                    # it that its own call would have yielded.
+                    while block := inflater.decompress(b"", self.block_bytes):
+                        yield block
+                    data = self._ahead()
+                    at_end = not self._held
                     if not data:
                         self.damaged = "the gzip stream is cut off"
                         return
                 try:
                     block = inflater.decompress(data, self.block_bytes)
                 except zlib.error:
-                    self.damaged = "the gzip stream is damaged"
+                    if at_end and len(data) == TRAILER_BYTES:
+                        self.doubtful = "the checksum of the gzip stream is wrong"
+                    else:
+                        self.damaged = "the gzip stream is damaged"
                     return
                 data = inflater.unconsumed_tail
                 if block:
                     yield block
             data = inflater.unused_data
             while data == b"" or (len(data) < len(GZIP_MAGIC) and GZIP_MAGIC.startswith(data)):
-                more = self._read(DISK_CHUNK_BYTES)
+                more = self._ahead()
                 if not more:
                     if data:
                         self.damaged = "the gzip stream is cut off"
@@ -178,8 +193,21 @@ class ByteSource:
                 data += more
             if not data.startswith(GZIP_MAGIC):
                 if data.strip(b"\0"):
-                    self.damaged = "the gzip stream is followed by other data"
+                    self.doubtful = "the gzip stream is followed by other data"
                 return
+
+    def _ahead(self, first: bytes = b"") -> bytes:
+        """The next bytes from disk, all but the last `TRAILER_BYTES` that were read: those come
+        alone when nothing follows. b"" at the end."""
+        data = self._held + first
+        while len(data) <= TRAILER_BYTES:
+            more = self._read(DISK_CHUNK_BYTES)
+            if not more:
+                self._held = b""
+                return data
+            data += more
+        self._held = data[-TRAILER_BYTES:]
+        return data[:-TRAILER_BYTES]
 
 
 def head(path: str | os.PathLike[str], count: int = SNIFF_BYTES) -> bytes:
@@ -239,6 +267,22 @@ def sniff_bytes(start: bytes) -> str:
     if _looks_like_smi_rows(text):
         return "smi-csv"
     return "unknown"
+
+
+def encoding_of(start: bytes) -> str:
+    """The encoding that a text's first bytes give away, where it is not UTF-8; else "".
+
+    By its mark, or by every second byte of ASCII text being zero.
+    """
+    if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        return "UTF-32"
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16"
+    part = start[:16]
+    for text, zeros in ((part[::2], part[1::2]), (part[1::2], part[::2])):
+        if len(zeros) >= 4 and not any(zeros) and text.isascii() and 0 not in text:
+            return "UTF-16"
+    return ""
 
 
 def _is_pickle(start: bytes) -> bool:

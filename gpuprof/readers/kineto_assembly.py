@@ -250,13 +250,15 @@ class Assembly:
         path = shown(self.source.path)
         if self.truncated:
             if self.stream.truncated or self.source.damaged:
-                why = self.source.damaged or "the JSON ends early"
+                why = self.source.damaged or self.source.doubtful or "the JSON ends early"
                 yield f"{path}: {why}; read up to the last whole event"
             if self.lost_bytes >= HOLE_BYTES:
                 yield (
                     f"{path}: {self.lost_bytes / 1e6:,.2f} MB within it can't be read, and the"
                     " events in them are missing"
                 )
+        elif self.source.doubtful:
+            yield f"{path}: {self.source.doubtful}; all of its events were read, some may be wrong"
         for note in self.notes:
             yield f"{path}: {note}"
         for reason, count in dropped.items():

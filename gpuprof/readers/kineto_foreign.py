@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 from gpuprof.errors import InputError
-from gpuprof.readers.files import sniff_bytes
+from gpuprof.readers.files import encoding_of, sniff_bytes
 from gpuprof.readers.jsonstream import EventStream
 from gpuprof.readers.kineto_categories import CATEGORIES
 from gpuprof.readers.kineto_columns import ColumnBuilder
@@ -66,6 +66,12 @@ def refuse(
 
 def _other(stream: EventStream, builder: ColumnBuilder, damaged: str, lost: int) -> tuple[str, str]:
     start, keys = stream.start, stream.header.keys()
+    encoding = encoding_of(start)
+    if encoding:
+        return (
+            f"is text in {encoding}, not in UTF-8",
+            "save it as UTF-8 (a shell on Windows writes UTF-16 with >)",
+        )
     if not start.strip():
         return (f"cannot be read, {damaged}", RECORD) if damaged else ("is empty", RECORD)
     for magic, what, todo in MAGICS:

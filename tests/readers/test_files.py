@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from fixtures.traces import DIALECTS, Dialect, TraceBuilder
 from gpuprof.errors import InputError
 from gpuprof.readers import files
-from gpuprof.readers.files import ByteSource, sniff
+from gpuprof.readers.files import ByteSource, encoding_of, sniff
 
 CASES = Path(__file__).resolve().parents[2].parent / "shared" / "cases"
 SMI = b"timestamp, utilization.gpu [%], memory.used [MiB]\n2026/04/25 16:06:06.780, 0 %, 2 MiB\n"
@@ -88,6 +89,42 @@ def test_a_cut_gzip_file_says_so(tmp_path: Path, cut: int) -> None:
         data = b"".join(source.blocks())
     assert (b"0123456789" * 100).startswith(data) or cut == 1
     assert bool(source.damaged) == (cut != 1)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 64, 1 << 20])
+@pytest.mark.parametrize("at", [-1, -4, -5, -8])
+def test_a_wrong_checksum_loses_nothing_and_is_told(
+    tmp_path: Path, at: int, block_bytes: int
+) -> None:
+    """The last 8 bytes are checksum and length: what stands before them is all there."""
+    content = bytes(random.Random(1).randbytes(3_000)) + b"0123456789" * 5_000
+    packed = bytearray(gzip.compress(content))
+    packed[at] ^= 0x55
+    path = tmp_path / "wrong.gz"
+    path.write_bytes(packed)
+    with ByteSource(path, block_bytes=block_bytes) as source:
+        assert b"".join(source.blocks()) == content
+    assert (source.damaged, "checksum" in source.doubtful) == ("", True)
+
+
+def test_a_change_within_a_gzip_file_is_damage(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(random.Random(1).randbytes(1_000) + b"a" * 9_000))
+    packed[10] = 0xFF  # a kind of block that there is not
+    path = tmp_path / "changed.gz"
+    path.write_bytes(packed)
+    with ByteSource(path, block_bytes=64) as source:
+        b"".join(source.blocks())
+    assert source.damaged == "the gzip stream is damaged"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "told"),
+    [("utf-8", ""), ("utf-8-sig", ""), ("utf-16", "UTF-16"), ("utf-16-le", "UTF-16"),
+     ("utf-16-be", "UTF-16"), ("utf-32", "UTF-32")],
+)  # fmt: skip
+def test_the_encoding_of_a_text_is_told(encoding: str, told: str) -> None:
+    assert encoding_of('{"schemaVersion": 1, "µ": 2}'.encode(encoding)) == told
+    assert encoding_of(b"") == encoding_of(bytes(64)) == ""
 
 
 def test_zeros_behind_a_gzip_file_are_padding(tmp_path: Path) -> None:

@@ -350,3 +350,21 @@ def summary(trace: Trace) -> Any:
         trace.dropped,
         trace.warnings,
     )
+
+
+def test_a_trace_with_a_wrong_checksum_keeps_its_last_event(tmp_path: Path) -> None:
+    """All is there, so nothing is called cut off; that bytes were changed is told."""
+    whole = (
+        TraceBuilder()
+        .op("aten::mm", start_us=0, dur_us=5)
+        .op("aten::add", start_us=9, dur_us=5)
+        .write(tmp_path / "whole.json")
+    )
+    packed = bytearray(gzip.compress(whole.read_bytes()))
+    packed[-6] ^= 0xFF
+    path = tmp_path / "wrong.json.gz"
+    path.write_bytes(packed)
+    trace = read_trace(path)
+    assert len(trace) == len(read_trace(whole))
+    assert not trace.meta.truncated
+    assert any("checksum of the gzip stream is wrong" in w for w in trace.warnings)
