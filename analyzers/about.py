@@ -7,7 +7,8 @@ import numpy as np
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.facts import RunFacts
 from gpuprof.analyzers.ranks import RankComparison
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import microseconds, percent
+from gpuprof.counted import agrees, counted
 from gpuprof.diagnosis import InputFile
 from gpuprof.trace import Trace
 
@@ -23,11 +24,14 @@ def data_warnings(account: RankAccount) -> list[str]:
     launches, steps = account.launches, account.main.steps
     if launches.skew_ns:
         found.append(
-            of + f"device timestamps sat up to {launches.skew_ns / 1e3:.1f} µs before their own"
-            " launches; they were shifted by that (the two clocks disagree)"
+            of + f"device timestamps sat up to {microseconds(launches.skew_ns / 1e3)} before their"
+            " own launches; they were shifted by that (the two clocks disagree)"
         )
     if launches.impossible:
-        found.append(of + f"{launches.impossible} device events still start before their launch")
+        found.append(
+            of + f"{counted(launches.impossible, 'device event')} still"
+            f" {agrees(launches.impossible, 'starts before its', 'start before their')} launch"
+        )
     if steps.source == "none":
         found.append(
             of + "no steps were found: the recording is taken as one stretch, with whatever was"
@@ -36,7 +40,8 @@ def data_warnings(account: RankAccount) -> list[str]:
     unlaunched = int(np.count_nonzero(~launches.known))
     if unlaunched and unlaunched > len(launches.row) * 0.01:
         found.append(
-            of + f"{unlaunched} of {len(launches.row)} device events have no recorded launch"
+            of + f"{unlaunched} of {counted(len(launches.row), 'device event')}"
+            f" {agrees(unlaunched, 'has', 'have')} no recorded launch"
             " (launched before the window, or dropped)"
         )
     waits = account.main.budget.frac()["launch"]
@@ -71,7 +76,7 @@ def clock_facts(comparison: RankComparison | None) -> dict[str, str]:
     if len(known) < 2:
         return {}
     spread_us = float(known.max() - known.min()) / 1e3
-    return {"clocks of the ranks": f"up to {spread_us:.3g} µs apart"}
+    return {"clocks of the ranks": f"up to {microseconds(spread_us)} apart"}
 
 
 def facts_table(facts: RunFacts) -> dict[str, str]:

@@ -23,6 +23,7 @@ from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.collective_kinds import CollectiveKind, collective_kind, item_bytes
 from gpuprof.analyzers.kernels import is_communication
 from gpuprof.analyzers.launches import Launches, find_launches
+from gpuprof.counted import counted
 from gpuprof.distinct import distinct, is_in
 from gpuprof.trace import Category, CollectiveArgs, OpArgs, Trace
 
@@ -270,7 +271,9 @@ def _table(
     for i, one in enumerate(described):
         name = one.group
         if name.startswith("@"):  # an address differs from rank to rank: count them instead
-            name = addresses.setdefault(name, f"{one.size} ranks, group {len(addresses)}")
+            name = addresses.setdefault(
+                name, f"{counted(one.size, 'rank')}, group {len(addresses)}"
+            )
         ranks = one.ranks or recorded.get(name, ())
         of_stream = -1
         if not name:

@@ -37,6 +37,7 @@ from gpuprof.analyzers.summary import (
 from gpuprof.analyzers.why_late import RankParts
 from gpuprof.analyzers.without_trace import diagnose_without_trace
 from gpuprof.analyzers.wording import percent
+from gpuprof.counted import agrees
 from gpuprof.diagnosis import (
     Bound,
     Diagnosis,
@@ -191,8 +192,8 @@ def diagnose(
     world_size = max([len(accounts), *(a.trace.meta.world_size or 0 for a in accounts)])
     if len(accounts) < world_size:
         warnings.append(
-            f"{len(accounts)} of {world_size} ranks were given: waiting for the others can't be"
-            " told from transfer"
+            f"{len(accounts)} of {world_size} ranks {agrees(len(accounts), 'was', 'were')} given:"
+            " waiting for the others can't be told from transfer"
         )
     diagnosis = Diagnosis(
         gpuprof=version,

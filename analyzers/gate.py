@@ -18,6 +18,7 @@ from typing import Literal
 from gpuprof.analyzers.cause_changes import share_of
 from gpuprof.analyzers.change import PLAUSIBLE_NOISE
 from gpuprof.comparison import Comparison, StepChange
+from gpuprof.counted import counted
 from gpuprof.diagnosis import CAUSES, Diagnosis, Finding
 
 BESIDE = (
@@ -153,7 +154,7 @@ def _unequal(comparison: Comparison) -> str:
     if (before.source == "none") != (after.source == "none"):
         return "only one side has steps"
     if before.world_size != after.world_size:
-        return f"the baseline has {before.world_size} ranks, the run {after.world_size}"
+        return f"the baseline has {counted(before.world_size, 'rank')}, the run {after.world_size}"
     known = "unknown" not in (*before.devices, *after.devices)
     if known and before.devices != after.devices:
         return (

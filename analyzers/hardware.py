@@ -14,6 +14,7 @@ import numpy as np
 from gpuprof.analyzers.throttling import slow_clock, throttling
 from gpuprof.analyzers.under_load import gpu_name, gpu_ranks, under_load
 from gpuprof.analyzers.xid_codes import meaning
+from gpuprof.counted import counted
 from gpuprof.diagnosis import Evidence, Finding, Fix, Severity, Window
 from gpuprof.readers.xid import XidEvent
 from gpuprof.sample_format import Status
@@ -172,7 +173,9 @@ def memory_errors(samples: Samples) -> list[Finding]:
         name, ranks = gpu_name(samples, scope), gpu_ranks(samples, scope)
         fresh = _growth(samples, "ecc_uncorrected", scope)
         if fresh > 0:
-            text = f"{name} had {fresh:.0f} uncorrectable memory errors during the recording."
+            text = (
+                f"{name} had {counted(fresh, 'uncorrectable memory error')} during the recording."
+            )
             found.append(
                 fault(
                     f"{name} has uncorrectable memory errors",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.counted import agrees
 from gpuprof.diagnosis import Evidence
 from gpuprof.samples import Samples
 
@@ -121,14 +122,13 @@ def busy_workers(samples: Samples, rank: int, part: Stretch | None = None) -> Ev
     if used is None or number < 1:
         return None
     share = used / number
-    how = "compute all the time" if share >= BUSY_CORE_FRAC else "wait for most of it"
-    middle = "" if share >= BUSY_CORE_FRAC or share < 0.5 else " or compute by turns"
-    return _fact(
-        f"The {number:.0f} worker processes of rank {rank} use {share:.0%} of a core each: they "
-        f"{how}{middle}.",
-        share,
-        "cores per worker",
-    )
+    works, waits = agrees(number, "computes", "compute"), agrees(number, "waits", "wait")
+    how = f"{works} all the time" if share >= BUSY_CORE_FRAC else f"{waits} for most of it"
+    middle = "" if share >= BUSY_CORE_FRAC or share < 0.5 else f" or {works} by turns"
+    who = f"worker process of rank {rank} uses {share:.0%} of a core: it"
+    if round(number) != 1:
+        who = f"{number:.0f} worker processes of rank {rank} use {share:.0%} of a core each: they"
+    return _fact(f"The {who} {how}{middle}.", share, "cores per worker")
 
 
 def busy_main_thread(samples: Samples, rank: int, part: Stretch | None = None) -> Evidence | None:

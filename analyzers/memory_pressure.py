@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.analyzers.under_load import gpu_name, gpu_ranks
+from gpuprof.counted import counted
 from gpuprof.diagnosis import Evidence, Finding, Fix, Severity
 from gpuprof.samples import F64, I64, Samples
 
@@ -124,7 +125,10 @@ def _host(samples: Samples) -> list[Finding]:
         )
     kills = samples.get("cgroup_oom_kills", "host")
     if kills is not None and kills.growth() > 0:
-        text = f"The kernel killed {kills.growth():.0f} processes of this job for lack of memory."
+        text = (
+            f"The kernel killed {counted(kills.growth(), 'process', 'processes')} of this job for"
+            " lack of memory."
+        )
         found.append(
             _pressure(
                 "Processes were killed for lack of memory",

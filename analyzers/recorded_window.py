@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import microseconds, percent
 from gpuprof.diagnosis import Place
 from gpuprof.run import CallLine, LoaderWork, RankRecord, SyncLine
 
@@ -185,7 +185,7 @@ def recording_cost(told: Mapping[int, RecordedWindow]) -> dict[str, str]:
     if window.call_us is not None and window.outside_ms:
         share = window.call_us / 1e3 / window.outside_ms
         facts["cost of gpuprof outside the windows"] = (
-            f"{window.call_us:.3g} µs a step ({100 * share:.2g} %)"
+            f"{microseconds(window.call_us)} a step ({100 * share:.2g} %)"
         )
     if window.step_ms and window.outside_ms:
         facts["step in the recorded window"] = (

@@ -18,6 +18,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuprof.counted import counted
+
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -143,7 +145,11 @@ def classify(curve: Curve) -> Shape:
     """The shape of one device's curve."""
     n = len(curve.util_frac)
     if n < MIN_SAMPLES:
-        return Shape("cannot-tell", 0.0, f"{n} samples show no shape: {MIN_SAMPLES} are needed")
+        return Shape(
+            "cannot-tell",
+            0.0,
+            f"{counted(n, 'sample shows', 'samples show')} no shape: {MIN_SAMPLES} are needed",
+        )
     working = float(np.mean(curve.util_frac >= IDLE_FRAC))
     if working < MOSTLY_IDLE_SHARE:
         return Shape(
@@ -152,7 +158,9 @@ def classify(curve: Curve) -> Shape:
     part = active(curve)
     util = part.util_frac
     if len(util) < MIN_SAMPLES:
-        return Shape("cannot-tell", 0.0, f"only {len(util)} samples while the GPU worked")
+        return Shape(
+            "cannot-tell", 0.0, f"only {counted(len(util), 'sample')} while the GPU worked"
+        )
     return _capped(part, _shape(part, util))
 
 

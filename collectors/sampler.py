@@ -32,6 +32,7 @@ from gpuprof.collectors.sampler_lock import Member, NodeLock, Roster, alive, bor
 from gpuprof.collectors.segments import MAX_BYTES, SegmentWriter
 from gpuprof.collectors.tier_output import TierOutput
 from gpuprof.collectors.worker_process import WorkerProcess
+from gpuprof.counted import counted
 from gpuprof.sample_format import (
     FORMAT,
     VERSION,
@@ -198,7 +199,14 @@ class Sampler:
         """Appends lines; when the disk takes them again after a while, says how many it lost."""
         if self.writer.write(lines) and self.writer.lost_lines > self.lost_told:
             lost, self.lost_told = self.writer.lost_lines - self.lost_told, self.writer.lost_lines
-            self.writer.write(line(Note(t=time.monotonic_ns(), text=f"{lost} records were lost")))
+            self.writer.write(
+                line(
+                    Note(
+                        t=time.monotonic_ns(),
+                        text=f"{counted(lost, 'record was', 'records were')} lost",
+                    )
+                )
+            )
 
     def _keep(self, record: Record, text: bytes) -> None:
         """Remembers what each new segment has to repeat."""

@@ -21,6 +21,7 @@ from gpuprof.collectors.host import node_sources
 from gpuprof.collectors.host_cgroup import Cgroup
 from gpuprof.collectors.nvml_probe import GpuProbe, Probe
 from gpuprof.collectors.nvml_readers import Failure
+from gpuprof.counted import counted
 from gpuprof.sample_format import Status
 
 State = Literal["ok", "limited", "missing", "broken"]
@@ -100,7 +101,7 @@ def checks_of(answer: Probe) -> list[Check]:
                 "give the container its GPUs (docker run --gpus all)",
             )
         ]
-    checks = [Check("nvml", "ok", f"driver {answer.driver}, {count} GPUs")]
+    checks = [Check("nvml", "ok", f"driver {answer.driver}, {counted(count, 'GPU')}")]
     for gpu in answer.gpus:
         checks.extend(_gpu_checks(gpu))
     return checks

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprof import process, run, run_writer
 from gpuprof.collectors.torch_profiler import TorchRecorder, Window, WithheldError
+from gpuprof.counted import counted
 from gpuprof.loader_work import loader_work
 from gpuprof.step_times import StepTimes
 
@@ -449,7 +450,8 @@ class RankRecorder:
             )
         elif self.options.plan and not record.windows and not record.failures:
             record.notes.append(
-                f"the loop ended after {record.steps} steps, before the first window was recorded"
+                f"the loop ended after {counted(record.steps, 'step')}, before the first window"
+                " was recorded"
             )
         record.overhead = self._times.overhead(time.perf_counter_ns() - self._started_ns)
         with self.guard("look at the GPUs"):

@@ -242,8 +242,10 @@ def _kernels(diagnosis: Diagnosis, words: Catalog) -> Figure | None:
         [row.total_ms for row in rows],
         [f"{i}. {name}" for i, name in enumerate(names, 1)],
         orientation="h",
-        customdata=[[_plain(row.name, 300), row.count, row.mean_us] for row in rows],
-        hovertemplate="%{customdata[0]}<br>%{x:.3f} ms, %{customdata[1]} × %{customdata[2]:.1f} µs"
+        customdata=[
+            [_plain(row.name, 300), row.count, text.milliseconds(row.mean_us / 1e3)] for row in rows
+        ],
+        hovertemplate="%{customdata[0]}<br>%{x:.3f} ms, %{customdata[1]} × %{customdata[2]}"
         "<extra></extra>",
     )
     return _figure(

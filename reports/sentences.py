@@ -58,6 +58,13 @@ _NUMBER_LIST = re.compile(r"\d[\d, –]*(?: and \d+)?")
 _WIDE = re.compile("[一-鿿]")
 _LATIN = re.compile(r"[A-Za-z0-9%]")
 
+_SINGULAR = re.compile(
+    r"\b1 ((?:more |device |blocking |damaged |recorded |worker )?)"
+    r"(event|line|step|call|process|worker|core|rank|sample|pair|channel|collective|launch)\b"
+)
+"""One of what is counted: Chinese counts one and many alike, so the sentence is looked up again as
+that of many."""
+
 _LISTS = (
     (re.compile(r", (?=[\d<])"), "，"),
     (re.compile(r", "), "、"),
@@ -116,6 +123,11 @@ def _joined(between: str, items: Sequence[str]) -> str:
     return _filled(between.join(f"{{{name}}}" for name in names), names)
 
 
+def _as_many(found: re.Match[str]) -> str:
+    ending = "es" if found[2].endswith(("s", "ch")) else "s"
+    return f"1 {found[1]}{found[2]}{ending}"
+
+
 class Translator:
     """Says sentences in another language.
 
@@ -140,21 +152,28 @@ class Translator:
         if of_rank is not None:
             return f"{of_rank[1]}：{self._say(text[of_rank.end() :])}"
         of_line = _OF_LINE.fullmatch(text)
-        whole = self._whole(of_line[1], 0) if of_line is not None else None
+        whole = self._counted(of_line[1]) if of_line is not None else None
         if of_line is not None and whole is not None:
             where = f"，{of_line[3]}" if of_line[3] else ""
             return f"{whole}（第 {of_line[2]} 行{where}）" + ("。" if of_line[4] else "")
-        whole = self._whole(text, 0)
+        whole = self._counted(text)
         if whole is not None:
             return whole
         pieces = _NEXT_SENTENCE.split(text)
         if len(pieces) < 2:
             return text
-        said = [self._whole(piece, 0) or piece for piece in pieces]
+        said = [self._counted(piece) or piece for piece in pieces]
         line = said[0]
         for piece, before in zip(said[1:], said, strict=False):
             line += (self.join if before[-1:] in "。：；" else " ") + piece
         return line
+
+    def _counted(self, text: str) -> str | None:
+        """`_whole`, of one thing as of many."""
+        whole = self._whole(text, 0)
+        if whole is None and _SINGULAR.search(text):
+            whole = self._whole(_SINGULAR.sub(_as_many, text), 0)
+        return whole
 
     def _whole(self, text: str, depth: int) -> str | None:
         plain = text.replace("\u00a0", " ")

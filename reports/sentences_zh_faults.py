@@ -267,6 +267,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("Rank {a} is process {b} on node {c}", "Rank {a} 是节点 {c} 上的进程 {b}"),
     ("{a} inside a node", "节点内的 {a}"),
     ("{a} pairs of GPUs of one host talk through host memory (SHM)", "同一主机有 {a} 对 GPU 通过主机内存（SHM）通信"),
+    ("1 pair of GPUs of one host talks through host memory (SHM)", "同一主机有 1 对 GPU 通过主机内存（SHM）通信"),
     ("{a}={b} keeps GPUs from reaching each other directly", "{a}={b} 使 GPU 无法直接互相访问"),
     ("Keep it only where peer access is broken (PCIe ACS, IOMMU): then mend that", "只有对等访问确实有问题（PCIe ACS、IOMMU）时才保留它：那就先解决那个问题"),
     ("The driver offers no peer access between GPUs {a}", "驱动不提供 GPU {a} 之间的对等访问"),

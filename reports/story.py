@@ -163,9 +163,10 @@ def _together(diagnosis: Diagnosis, words: Catalog) -> str:
 
 
 def nothing_found(diagnosis: Diagnosis, words: Catalog) -> str:
-    """Without findings: all is well, or nobody can tell."""
-    unknown = diagnosis.bound.class_ == "unknown"
-    return words.say("findings.unknown" if unknown else "findings.none")
+    """Without findings: all is well, or of some causes or of all nobody can tell."""
+    if diagnosis.bound.class_ == "unknown":
+        return words.say("findings.unknown")
+    return words.say("findings.none.judged" if diagnosis.not_judged else "findings.none")
 
 
 def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:

@@ -77,11 +77,14 @@ class Catalog:
     texts: Mapping[str, str]
 
     def say(self, key: str, **values: object) -> str:
-        """The text of `key` with its fields filled in.
+        """The text of `key` with its fields filled in; of `key.one` where `count` is one and there
+        is such a text.
 
         Raises:
             KeyError: there is no such text: a fault of gpuprof, never of the input.
         """
+        if str(values.get("count", "")) == "1":
+            key = f"{key}.one" if f"{key}.one" in self.texts else key
         return self.texts[key].format(**values) if values else self.texts[key]
 
     def several(self, items: Iterable[str]) -> str:

@@ -130,6 +130,8 @@ ENGLISH: Mapping[str, str] = {
     "budget.resources": "With one resource infinitely fast, the replayed step would shrink by:",
     # findings
     "findings.unknown": "This recording does not show what to change.",
+    "findings.none.judged": "Of what could be judged, nothing is worth changing. What could not be "
+    "is listed below.",
     "findings.none": "Nothing that is worth changing was found in this recording.",
     "finding.gain.none": "no gain quoted",
     "finding.gain.at_most": "up to {saving}",
@@ -181,7 +183,9 @@ ENGLISH: Mapping[str, str] = {
     "rank.some_late": "Late: rank {ranks}. The others wait for it.",
     "rank.some_late.many": "Late: ranks {ranks}. The others wait for them.",
     "rank.more": "{count} more ranks",
+    "rank.more.one": "1 more rank",
     "data.more_files": "{count} more files",
+    "data.more_files.one": "1 more file",
     "rank.legend": "Bars show one step each; the stacked bar is the rank's own budget.",
     # curves over the run
     "section.curves": "Over the run",
@@ -221,6 +225,7 @@ ENGLISH: Mapping[str, str] = {
     "does.",
     "timeline.empty": "There are no events to draw.",
     "timeline.more_lanes": "{count} more streams are not in this strip.",
+    "timeline.more_lanes.one": "1 more stream is not in this strip.",
     "timeline.aria": "Trace timeline. Arrow keys walk the events, W and S zoom, A and D pan, "
     "0 shows everything, F frames the selected event.",
     "timeline.minimap.aria": "Overview of the whole recording; drag to move the view",
@@ -239,6 +244,7 @@ ENGLISH: Mapping[str, str] = {
     "timeline.sum.lanes": "Busy time of each lane",
     "timeline.sum.names": "What took most of it",
     "timeline.sum.events": "{count} events",
+    "timeline.sum.events.one": "1 event",
     "timeline.sum_view": "Sum up this view",
     "timeline.help.same": "the same collective on the next rank",
     "timeline.help.sum": "sum up what is in view",
@@ -268,9 +274,11 @@ ENGLISH: Mapping[str, str] = {
     "keys.",
     "timeline.selected": "starts {start}, lasts {duration}",
     "timeline.found": "{count} events, {total} in all",
+    "timeline.found.one": "1 event, {total}",
     "timeline.found.none": "no event has this in its name",
     "timeline.idle": "idle",
     "timeline.deep": "{count} events nested deeper than {limit} levels are not drawn",
+    "timeline.deep.one": "1 event nested deeper than {limit} levels is not drawn",
     "timeline.rank": "Rank {rank}",
     "lane.stream": "Stream {stream}",
     "lane.marks": "Stream {stream} · marks",
@@ -300,7 +308,9 @@ ENGLISH: Mapping[str, str] = {
     "reduced as well.",
     "note.no_timeline": "The timeline was left out: it does not fit into {limit}.",
     "note.lanes": "{count} lanes with the fewest events are not in the timeline.",
+    "note.lanes.one": "1 lane with the fewest events is not in the timeline.",
     "note.names": "{count} rare event names were left out of the timeline.",
+    "note.names.one": "1 rare event name was left out of the timeline.",
     "note.clock": "The ranks' clocks have no common zero: each rank's timeline starts at its own.",
     # kernels
     "kernel.name": "Name",

@@ -47,6 +47,7 @@ from gpuprof.analyzers.intervals import Spans, empty, merge
 from gpuprof.analyzers.places import lines_within, records_lines
 from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import percent
+from gpuprof.counted import agrees, counted
 from gpuprof.diagnosis import Evidence, Fix, NotJudged, Place, RuledOut
 from gpuprof.distinct import is_in
 from gpuprof.trace import Category
@@ -263,7 +264,7 @@ def _evidence(
     evidence = [
         Evidence(
             text=f"{device} idle {percent(share)} of the recorded time while a checkpoint is"
-            f" written ({_number(saves)} in {n_steps} steps).",
+            f" written ({_number(saves)} in {counted(n_steps, 'step')}).",
             value=round(share, 4),
             unit="share of step",
             windows=run.longest_gaps(rank, "checkpoint"),
@@ -310,7 +311,9 @@ def _who(run: RunView, saves: list[_Saves]) -> Evidence:
     else:
         named = ", ".join(str(rank) for rank in writers)
         text = (
-            f"Of {len(run.ranks)} recorded ranks {len(writers)} write ({named}); the others wait."
+            f"Of {len(run.ranks)} recorded ranks {len(writers)}"
+            f" {agrees(len(writers), 'writes', 'write')} ({named});"
+            f" {agrees(len(run.ranks) - len(writers), 'the other one waits', 'the others wait')}."
         )
     return Evidence(text=text, value=float(len(writers)), unit="ranks")
 

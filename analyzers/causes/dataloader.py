@@ -41,6 +41,7 @@ from gpuprof.analyzers.intervals import Spans
 from gpuprof.analyzers.places import lines_within, records_lines
 from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import percent
+from gpuprof.counted import agrees, counted
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
 
 ID = "dataloader"
@@ -222,14 +223,15 @@ def _fixes(run: RunView, spans: Spans, gain: Gain | None) -> list[Fix]:
         batch_ms = float(np.mean(spans.lengths)) / 1e6
         why = (
             f"A batch takes {batch_ms:.0f} ms to make and the step without the wait"
-            f" {gain.step_ms:.0f} ms, so {number} workers keep up with room to spare."
+            f" {gain.step_ms:.0f} ms, so {counted(number, 'worker')}"
+            f" {agrees(number, 'keeps', 'keep')} up with room to spare."
             if needed is not None and gain is not None
             else "Worker processes prepare batches while the device computes."
         )
         if cores and number > cores:
             why += (
-                f" This process may use {cores} cores: with fewer workers than that the cost of a"
-                " batch has to come down as well."
+                f" This process may use {counted(cores, 'core')}: with fewer workers than that the"
+                " cost of a batch has to come down as well."
             )
             number = max(1, cores)
         arguments = [f"num_workers={number}", "persistent_workers=True", "prefetch_factor=4"]
@@ -237,12 +239,13 @@ def _fixes(run: RunView, spans: Spans, gain: Gain | None) -> list[Fix]:
             arguments.insert(1, "pin_memory=True")
         fixes.append(
             Fix(
-                title=f"Load with {number} worker processes",
+                title=f"Load with {counted(number, 'worker process', 'worker processes')}",
                 detail=why,
                 code="loader = DataLoader(\n    dataset,\n    batch_size=…,  # as now\n    "
                 + ",\n    ".join(arguments)
                 + ",\n)",
-                cost=f"{number} processes, each with its own copy of the data set's state",
+                cost=f"{counted(number, 'process', 'processes')}, each with its own copy of the"
+                " data set's state",
             )
         )
     else:
@@ -253,7 +256,7 @@ def _fixes(run: RunView, spans: Spans, gain: Gain | None) -> list[Fix]:
             Fix(
                 title=f"Use {times} workers, if the cores are there",
                 detail="The workers make batches more slowly than the step uses them up."
-                + (f" This process may use {facts.cores} cores." if facts.cores else "")
+                + (f" This process may use {counted(facts.cores, 'core')}." if facts.cores else "")
                 + (
                     " The waits are uneven: first look for the sample or the worker that is slow;"
                     " a higher prefetch_factor rides out single slow batches."

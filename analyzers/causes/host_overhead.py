@@ -42,7 +42,8 @@ from gpuprof.analyzers.intervals import Spans, covered, subtract, union
 from gpuprof.analyzers.places import lines_within
 from gpuprof.analyzers.recorded_window import READY_FROM
 from gpuprof.analyzers.recurring import recurring_host_ns
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import microseconds, percent
+from gpuprof.counted import counted
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
 from gpuprof.trace import Category
 
@@ -262,8 +263,8 @@ def _evidence(
         duration = (rank.launches.end_ns - rank.launches.start_ns)[rank.main.events]
         evidence.append(
             Evidence(
-                text=f"{kernels:,.0f} device events a step with a median length of"
-                f" {float(np.median(duration)) / 1e3:.1f} µs.",
+                text=f"{counted(kernels, 'device event')} a step with a median length of"
+                f" {microseconds(float(np.median(duration)) / 1e3)}.",
                 value=round(kernels, 1),
                 unit="events per step",
             )
@@ -304,7 +305,8 @@ def _evidence(
 
 
 def _ahead(median_us: float) -> str:
-    text = f"Half of the launches end no more than {max(median_us, 0):.0f} µs before their kernel"
+    ahead = microseconds(max(round(median_us), 0))
+    text = f"Half of the launches end no more than {ahead} before their kernel"
     if median_us <= AHEAD_US:
         return f"{text} starts: the host is not ahead of the device."
     return f"{text} starts, the other half earlier: the host falls behind only now and then."

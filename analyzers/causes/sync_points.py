@@ -48,6 +48,7 @@ from gpuprof.analyzers.operators import innermost
 from gpuprof.analyzers.places import lines_of
 from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import percent
+from gpuprof.counted import agrees, counted
 from gpuprof.diagnosis import Evidence, Fix, NotJudged, Place, RuledOut, Window
 from gpuprof.distinct import is_in
 from gpuprof.trace import Category
@@ -186,8 +187,8 @@ def _harmless(run: RunView, calls: int, share: float) -> str:
     text = too_little("idle after blocking calls", share, run)
     if waited > 1.0:
         text += (
-            f" ({per_step:.0f} blocking calls a step wait {waited:.0f} ms in all, but the device is"
-            " busy meanwhile)"
+            f" ({counted(per_step, 'blocking call')} a step {agrees(per_step, 'waits', 'wait')}"
+            f" {waited:.0f} ms in all, but the device is busy meanwhile)"
         )
     return text
 
@@ -231,7 +232,8 @@ def _evidence(run: RunView, rank: RankAccount, share: float) -> list[Evidence]:
             windows=_longest(run, rank),
         ),
         Evidence(
-            text=f"{n_calls / steps:.0f} blocking calls a step; they wait"
+            text=f"{counted(n_calls / steps, 'blocking call')} a step;"
+            f" {agrees(n_calls / steps, 'it waits', 'they wait')}"
             f" {float(_waited(rank).sum()) / steps / 1e6:.1f} ms a step on a busy device, which by"
             " itself costs nothing.",
             value=round(n_calls / steps, 2),

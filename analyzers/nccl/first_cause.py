@@ -14,6 +14,7 @@ from gpuprof.analyzers.nccl.evidence import (
 )
 from gpuprof.analyzers.nccl.rules import Rule, match
 from gpuprof.commlog import CommLog, Event
+from gpuprof.counted import counted
 from gpuprof.diagnosis import Evidence, Finding, Fix
 
 CLOCK_TOLERANCE_NS = 1_000_000_000
@@ -163,7 +164,7 @@ def _folded(
         where = f", also on {rank_list(ranks)}" if ranks else ""
         lines.append(
             Evidence(
-                text=f"{repeats} more lines say the same{where}.",
+                text=f"{counted(repeats, 'more line says', 'more lines say')} the same{where}.",
                 value=float(repeats),
                 unit="lines",
                 source="nccl-log",

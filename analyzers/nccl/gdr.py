@@ -8,6 +8,7 @@ from collections import defaultdict
 from gpuprof.analyzers.nccl.conditions import Facts
 from gpuprof.analyzers.nccl.evidence import class_evidence, finding, ranks_of, row_evidence
 from gpuprof.commlog import CommLog
+from gpuprof.counted import counted
 from gpuprof.diagnosis import Evidence, Finding, Fix
 
 GDR_CAPABLE = re.compile(r"mlx\d|bnxt_re|ib\d|efa|rdmap|irdma|roce|IB|ibext", re.IGNORECASE)
@@ -85,7 +86,7 @@ def findings_from_gdr(log: CommLog) -> list[Finding]:
     ]
     if states and all(f.fields["state"] == "Disabled" for f in states):
         one = states[0]
-        text = f"GPUDirect RDMA is disabled for every NIC ({len(states)} lines)"
+        text = f"GPUDirect RDMA is disabled for every NIC ({counted(len(states), 'line')})"
         return [_gdr_finding(log, one.line, one.process, text, "gdr_disabled", facts)]
     return []
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gpuprof.analyzers.nccl.conditions import Facts
 from gpuprof.analyzers.nccl.evidence import class_evidence, finding, ranks_of, row_evidence
 from gpuprof.commlog import CommLog
+from gpuprof.counted import counted
 from gpuprof.diagnosis import Finding, Fix
 
 MIN_GPU_LINK_GBPS = 1.0
@@ -141,7 +142,7 @@ def _thin_ring(log: CommLog) -> Problem | None:
             return (
                 graph.line,
                 graph.process,
-                f"The ring uses {graph.channels} channels of {graph.bandwidth_intra:g} GB/s; "
-                f"the GPU's links carry {total:g} GB/s",
+                f"The ring uses {counted(graph.channels, 'channel')} of"
+                f" {graph.bandwidth_intra:g} GB/s; the GPU's links carry {total:g} GB/s",
             )
     return None

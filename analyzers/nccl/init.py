@@ -11,6 +11,7 @@ from gpuprof.analyzers.nccl.evidence import (
     see_what,
 )
 from gpuprof.commlog import CallTail, CommLog, Communicator
+from gpuprof.counted import counted
 from gpuprof.diagnosis import Evidence, Finding, Fix
 
 SAME_ON_ALL_RANKS = frozenset({"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"})
@@ -243,9 +244,9 @@ def _one_list(log: CommLog) -> list[Finding]:
             confidence=0.2,
             evidence=[
                 Evidence(
-                    text=f"{len(lines)} calls without rank or communicator, the first one "
-                    f"{quote(lines[0].text)}. If another rank's list differs in function or count "
-                    "at the same opCount, the program issues different collectives.",
+                    text=f"{counted(len(lines), 'call')} without rank or communicator, the first"
+                    f" one {quote(lines[0].text)}. If another rank's list differs in function or"
+                    " count at the same opCount, the program issues different collectives.",
                     value=float(lines[0].line),
                     unit="line",
                     source="nccl-log",

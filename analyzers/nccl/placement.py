@@ -12,6 +12,7 @@ from gpuprof.analyzers.nccl.evidence import class_evidence, finding
 from gpuprof.analyzers.nccl.islands import SOURCE, fact, gpu_links, is_fast, nvlink_islands
 from gpuprof.analyzers.nccl.job_placement import findings_from_placement
 from gpuprof.commlog import CommLog
+from gpuprof.counted import counted
 from gpuprof.diagnosis import Finding, Fix
 from gpuprof.readers.topology import Topology, link_rank
 
@@ -121,7 +122,11 @@ def _pcie_only(topology: Topology) -> list[Finding]:
         return []
     counts = Counter(links.values())
     text = ", ".join(f"{count} of {link}" for link, count in counts.most_common())
-    return [_pcie_finding(topology, f"Of {len(links)} pairs of GPUs none has NVLink: {text}.")]
+    return [
+        _pcie_finding(
+            topology, f"Of {counted(len(links), 'pair')} of GPUs none has NVLink: {text}."
+        )
+    ]
 
 
 def _missing_nvlink(topology: Topology) -> list[Finding]:

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from gpuprof.analyzers.nccl.conditions import Facts
 from gpuprof.analyzers.nccl.evidence import class_evidence, finding, ranks_of, row_evidence
 from gpuprof.commlog import CommLog, Transport
+from gpuprof.counted import agrees, counted
 from gpuprof.diagnosis import Evidence, Finding, Fix
 
 P2P_OFF = {
@@ -47,7 +48,10 @@ def findings_from_peers(log: CommLog) -> list[Finding]:
         return []
     evidence: list[Evidence] = []
     if shm:
-        text = f"{len(pairs)} pairs of GPUs of one host talk through host memory (SHM)"
+        text = (
+            f"{counted(len(pairs), 'pair')} of GPUs of one host"
+            f" {agrees(len(pairs), 'talks', 'talk')} through host memory (SHM)"
+        )
         evidence.append(row_evidence(log, shm[0].line, shm[0].process, text))
     if off:
         variable, value = next(iter(off.items()))

@@ -20,6 +20,7 @@ from gpuprof.analyzers.nccl.evidence import (
     see_what,
 )
 from gpuprof.commlog import CommLog, Event
+from gpuprof.counted import counted
 from gpuprof.diagnosis import Evidence, Finding, Fix
 
 TIMEOUT = re.compile(
@@ -243,7 +244,7 @@ def _work(log: CommLog, late: list[int]) -> list[Evidence]:
             continue
         ahead = int(match["enqueued"]) - int(match["done"])
         text = (
-            f"The host had queued {ahead} more collectives than the device finished: "
+            f"The host had queued {counted(ahead, 'more collective')} than the device finished: "
             + ("the device is stuck in one" if ahead > 1 else "the ranks stand still at this one")
             + "."
         )

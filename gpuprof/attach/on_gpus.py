@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuprof.attach import targets
 from gpuprof.attach.targets import Target
+from gpuprof.counted import counted
 from gpuprof.errors import GpuprofError
 
 MOST_JOBS_NAMED = 8
@@ -22,7 +23,11 @@ def find_on_gpus() -> list[Target]:
     table = targets.process_table()
     using = [pid for pid in pids if pid in table and targets.uses_torch(pid)]
     if not using:
-        seen = f"{len(pids)} processes compute on the GPUs, and none" if pids else "no process"
+        seen = (
+            f"{counted(len(pids), 'process computes', 'processes compute')} on the GPUs, and none"
+            if pids
+            else "no process"
+        )
         raise GpuprofError(
             f"{seen} that uses torch can be seen here",
             hint="in a container only its own processes are: name one with --pid",

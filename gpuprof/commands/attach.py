@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.commands.output import format_option, lang_option
+from gpuprof.counted import counted
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -240,7 +241,8 @@ def _problem(done: Recorded) -> str:
     """What went wrong, in one line; "" where nothing did."""
     if done.gone:
         steps = max((sum(w.steps for w in one.windows) for one in done.records), default=0)
-        return f"process {done.gone[0]} ended inside the window, after {steps} recorded steps"
+        seen = counted(steps, "recorded step")
+        return f"process {done.gone[0]} ended inside the window, after {seen}"
     if done.removed:
         return f"{done.removed[0]}, through which the job is spoken to, has been removed"
     if done.stuck:

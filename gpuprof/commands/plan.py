@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuprof.commands.completion import devices, generations
+from gpuprof.counted import counted
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -259,7 +260,7 @@ def _said(
 ) -> list[str]:
     where = "one node" if fabric.nodes == 1 else f"{fabric.nodes} nodes of {fabric.per_node}"
     source = f", {fabric.source}" if fabric.source else ""
-    lines = [f"{given['collective']} over {fabric.ranks} ranks on {where}{source}"]
+    lines = [f"{given['collective']} over {counted(fabric.ranks, 'rank')} on {where}{source}"]
     lines.append(f"{'size':>10}{'time':>12}{'busbw GB/s':>12}  regime")
     for row in rows:
         bus = f"{row.busbw_bytes_per_s / 1e9:.1f}" if row.busbw_bytes_per_s else "-"
@@ -340,6 +341,6 @@ def _size(size: float) -> str:
 def _time(time_ns: float | None) -> str:
     if time_ns is None:
         return "-"
-    if time_ns >= 1e6:
+    if time_ns >= 999_950:  # what rounds to 1000.0 µs is a millisecond
         return f"{time_ns / 1e6:.2f} ms"
     return f"{time_ns / 1e3:.1f} µs"

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuprof.counted import agrees, counted
 from gpuprof.readers.files import ByteSource, shown
 from gpuprof.readers.jsonstream import EventStream
 from gpuprof.readers.kineto_categories import DEVICE, KINDS
@@ -98,9 +99,8 @@ class Assembly:
         device = self._device(order, place, lanes, lane)
         memory = self._memory()
         if builder.names.cut:
-            builder.clamped[f"ends of names beyond {MAX_NAME_CHARS:,} characters"] += (
-                builder.names.cut
-            )
+            ends = f"ends of names beyond {MAX_NAME_CHARS:,} characters"
+            builder.clamped[ends] += builder.names.cut
         names = list(builder.names)
         name = self._join("name", np.int32)
         _separate_annotations(names, name, category)
@@ -169,7 +169,10 @@ class Assembly:
         corr = join_flows(flows, start_ns=start, lane=lane, lanes=lanes, category=category)
         if need_flows(category, corr):
             count = int(np.count_nonzero(KINDS.take(category) & DEVICE))
-            self.notes.append(f"{count:,} device events cannot be joined to their launches")
+            self.notes.append(
+                f"{counted(count, 'device event')} cannot be joined to"
+                f" {agrees(count, 'its launch', 'their launches')}"
+            )
             corr[:] = 0
         return corr
 
@@ -262,9 +265,9 @@ class Assembly:
         for note in self.notes:
             yield f"{path}: {note}"
         for reason, count in dropped.items():
-            yield f"{path}: left out {count:,} events {reason}"
+            yield f"{path}: left out {counted(count, 'event')} {reason}"
         for reason, count in self.builder.clamped.items():
-            yield f"{path}: ignored {count:,} {reason}"
+            yield f"{path}: ignored {reason}: {count:,}"
 
 
 def _separate_annotations(

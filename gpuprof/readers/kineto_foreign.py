@@ -55,7 +55,13 @@ def refuse(
         return
     if stream.saw_events and kineto:
         lost = sum(builder.dropped.values()) + sum(dropped.values())
-        what = f"none of its {lost:,} events can be read" if lost else "it holds no events"
+        what = "it holds no events"
+        if lost:
+            what = (
+                "its one event can't be read"
+                if lost == 1
+                else f"none of its {lost:,} events can be read"
+            )
         raise InputError(
             f"{path} is a Kineto trace, but {what}",
             hint="record at least one whole step inside the profiler",

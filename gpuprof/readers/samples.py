@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from gpuprof.counted import counted
 from gpuprof.errors import InputError
 from gpuprof.sample_format import (
     FORMAT,
@@ -124,7 +125,10 @@ def _read_segment(path: Path, builders: dict[tuple[str, str], _Builder]) -> None
     if builder is not None:
         builder.pack()
         if damaged:
-            builder.warnings.append(f"{path.name}: {damaged} damaged lines were left out")
+            builder.warnings.append(
+                f"{path.name}: {counted(damaged, 'damaged line was', 'damaged lines were')} left"
+                " out"
+            )
 
 
 def _lines(path: Path) -> Iterator[bytes | None]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuprof.counted import agrees, counted
 from gpuprof.errors import InputError
 from gpuprof.readers.smi_build import (
     ASSUMED_STEP_NS,
@@ -155,7 +156,10 @@ def read_smi_csv(path: Path) -> Samples:
         builder.warnings.append(f"{path.name} has no header; its columns were taken as {named}")
     _add_rows(builder, columns, rows)
     if damaged:
-        builder.warnings.append(f"{path.name}: {damaged} lines with other columns were left out")
+        builder.warnings.append(
+            f"{path.name}: {counted(damaged, 'line')} with other columns"
+            f" {agrees(damaged, 'was', 'were')} left out"
+        )
     if not builder.timed:
         builder.warnings.append(f"{path.name} has no timestamps: durations are unknown")
     return builder.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpuprof.counted import counted
 from gpuprof.errors import InputError
 from gpuprof.readers.smi_build import (
     ASSUMED_STEP_NS,
@@ -86,7 +87,9 @@ def read_smi_monitor(path: Path) -> Samples:
     if not values:
         raise InputError(f"{path}: no line of values in this nvidia-smi log")
     if damaged:
-        builder.warnings.append(f"{path.name}: {damaged} damaged lines were left out")
+        builder.warnings.append(
+            f"{path.name}: {counted(damaged, 'damaged line was', 'damaged lines were')} left out"
+        )
     if not builder.timed:
         builder.warnings.append(
             f"{path.name} has no timestamps (dmon -o DT writes them): 1 s between samples assumed"

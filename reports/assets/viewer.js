@@ -5,7 +5,7 @@ function openTimeline(meta, lanes, events, deep) {
   const canvas = $('canvas');
   const map = $('map');
   const detail = $('detail');
-  const say = (key, values = {}) => (meta.words[`timeline.${key}`] || key).replace(/\{(\w+)\}/g, (m, name) => (name in values ? values[name] : m));
+  const say = (key, values = {}) => ((values.count === 1 || values.count === '1') && meta.words[`timeline.${key}.one`] || meta.words[`timeline.${key}`] || key).replace(/\{(\w+)\}/g, (m, name) => (name in values ? values[name] : m));
   const cx = canvas.getContext('2d', {alpha: false});
   const mx = map.getContext('2d', {alpha: false});
   const span = Math.max(meta.span, 1);

@@ -226,7 +226,7 @@ def test_missing_ranks_are_said() -> None:
     diagnosis = diagnosed(training(4, job=Job(rank=2, world_size=8)))
     assert diagnosis.run.world_size == 8
     assert diagnosis.run.ranks == (2,)
-    assert any("1 of 8 ranks were given" in w for w in diagnosis.warnings)
+    assert any("1 of 8 ranks was given" in w for w in diagnosis.warnings)
 
 
 def test_a_trace_that_does_not_say_its_rank_is_given_a_free_one() -> None:

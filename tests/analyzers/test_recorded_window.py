@@ -68,7 +68,7 @@ def test_another_windows_times_are_not_taken() -> None:
 def test_the_cost_of_recording_is_a_fact() -> None:
     """Each with its unit, and as a share of the step that it is added to."""
     facts = recording_cost(told(step_ms=52.0, ready_ms=1.0, outside_ms=50.0))
-    assert facts["cost of gpuprof outside the windows"] == "5 µs a step (0.01 %)"
+    assert facts["cost of gpuprof outside the windows"] == "5.0 µs a step (0.01 %)"
     assert facts["step in the recorded window"] == "52 ms; 50 ms outside the windows"
     assert facts["starting and writing the windows"] == "0.4 s of 9 s recorded"
     assert recording_cost({}) == {}

@@ -82,5 +82,7 @@ def test_no_step_and_no_findings_still_make_a_page() -> None:
         sample.run, steps=msgspec.structs.replace(sample.run.steps, count=0, median_ms=None)
     )
     shown = to_markdown(msgspec.structs.replace(sample, run=run, findings=(), together=None))
-    assert "Nothing that is worth changing" in shown
+    assert "Of what could be judged, nothing is worth changing" in shown
+    judged = msgspec.structs.replace(sample, run=run, findings=(), together=None, not_judged=())
+    assert "Nothing that is worth changing was found" in to_markdown(judged)
     assert HOSTILE not in shown

@@ -48,7 +48,7 @@ def test_a_refill_after_item_is_found_with_share_gain_and_line() -> None:
     assert finding.gain.step_ms == pytest.approx(2.001, rel=0.03)
     assert [(p.file, p.line) for p in finding.where] == [("train.py", 20)]
     said = plain(texts(finding.evidence))
-    assert "1 blocking calls a step" in said
+    assert "1 blocking call a step; it waits" in said
     assert "1 × `.item()`" in said
     assert "running_loss" in finding.fixes[0].code
 
