@@ -165,6 +165,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("Worker processes prepare batches while the device computes", "设备计算时由工作进程准备数据"),
     ("This process may use {n} cores", "这个进程可用 {n} 个核心"),
     ("This process may use {n} cores: with fewer workers than that the cost of a batch has to come down as well", "这个进程可用 {n} 个核心：工作进程少于此数时，一批数据的开销也必须降低"),
+    ("1 process, with its own copy of the data set's state", "1 个进程，有一份数据集状态"),
     ("{n} processes, each with its own copy of the data set's state", "{n} 个进程，各有一份数据集状态"),
     ("Use {n} workers, if the cores are there", "用{n}的工作进程，前提是有足够的核心"),
     ("{n} times as many", "{n} 倍"),

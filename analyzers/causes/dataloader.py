@@ -244,8 +244,8 @@ def _fixes(run: RunView, spans: Spans, gain: Gain | None) -> list[Fix]:
                 code="loader = DataLoader(\n    dataset,\n    batch_size=…,  # as now\n    "
                 + ",\n    ".join(arguments)
                 + ",\n)",
-                cost=f"{counted(number, 'process', 'processes')}, each with its own copy of the"
-                " data set's state",
+                cost=f"{counted(number, 'process', 'processes')},"
+                f" {agrees(number, 'with', 'each with')} its own copy of the data set's state",
             )
         )
     else:
