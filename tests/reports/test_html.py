@@ -307,6 +307,34 @@ def test_untrusted_replay_says_why_no_gain_is_quoted(tmp_path: Path) -> None:
     assert "misses the measured step by 7.1" in "".join(elements.text)
 
 
+def test_of_a_job_that_stands_no_time_is_told(tmp_path: Path) -> None:
+    """Nothing was measured: a busy share of 0 % would be a lie, an order of gains has no gains."""
+    sample = sample_diagnosis()
+    hang = msgspec.structs.replace(sample.findings[0], cause="hang", gain=None, share=0.0)
+    steps = msgspec.structs.replace(sample.run.steps, count=0, median_ms=None, mean_ms=None)
+    lacking = [
+        msgspec.structs.replace(sample.not_judged[0], cause=cause, missing="a trace", command="")
+        for cause in ("dataloader", "memcpy")
+    ]
+    diagnosis = msgspec.structs.replace(
+        sample,
+        budget={"unknown": 1.0},
+        findings=(hang,),
+        together=None,
+        ranks=(),
+        kernels=(),
+        not_judged=tuple(lacking),
+        run=msgspec.structs.replace(sample.run, steps=steps),
+    )
+    path = tmp_path / "report.html"
+    write_html(diagnosis, [], path)
+    page_text = re.sub(r"<style>.*?</style>", "", path.read_text(encoding="utf-8"), flags=re.S)
+    for absent in ("Device busy", "Idle, not explained", "Most gain first", "No gain is quoted",
+                   "no gain quoted", "priced gain", "Bound by", "no events to draw"):  # fmt: skip
+        assert absent not in page_text, absent
+    assert "Data loading, Memory copies" in page_text
+
+
 def test_an_old_report_survives_a_failed_write(tmp_path: Path) -> None:
     target = tmp_path / "report.html"
     target.mkdir()
