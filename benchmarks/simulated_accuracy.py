@@ -319,7 +319,7 @@ def report(outcomes: list[Outcome], totals: Totals, command: str, spent_s: float
         f" {spent_s:.0f} s of CPU: {len(outcomes)} simulated runs (`fixtures/simulator`)."
         " True gains come from the same draw with the cause repaired.",
         "",
-        "Draws without `--shift` and those of `--shift 5000`, `6000` and `9000` were used to find"
+        "Draws without `--shift` and those of `--shift 5000`, `6000`, `9000` and `12000` were used to find"
         " and mend faults of the rules and of the simulator; others are the fair test until"
         " somebody does the same with them.",
         "",
