@@ -244,7 +244,7 @@ def test_the_page_is_chinese_and_says_so(tmp_path: Path) -> None:
     body = page[page.index("<body>") : page.index('<script type="application/json"')]
     for english in ("Where one step goes", "What to change", "Show in timeline", "Ruled out"):
         assert english not in body
-    assert "一步的时间去了哪里" in body and "在等下一批数据" in body
+    assert "每步的时间花在哪里" in body and "在等下一批数据" in body
 
 
 def test_columns_stand_straight_when_a_character_takes_two(capsys: pytest.CaptureFixture) -> None:
@@ -268,7 +268,7 @@ def test_wide_text_wraps_without_losing_a_character(width: int) -> None:
 def test_markdown_and_comparison_follow_the_language() -> None:
     from gpuprof.analyzers.compare import compare_runs, samples_of
 
-    assert "## 应当改什么" in to_markdown(sample_diagnosis(), lang="zh-CN")
+    assert "## 优化建议" in to_markdown(sample_diagnosis(), lang="zh-CN")
     before, after = diagnosed(training(6, load_us=4_000)), diagnosed(training(6))
     comparison = compare_runs(before, after, samples_of(before), samples_of(after))
     said = to_text(comparison, lang="zh-CN")
