@@ -319,8 +319,8 @@ def report(outcomes: list[Outcome], totals: Totals, command: str, spent_s: float
         f" {spent_s:.0f} s of CPU: {len(outcomes)} simulated runs (`fixtures/simulator`)."
         " True gains come from the same draw with the cause repaired.",
         "",
-        "Draws without `--shift` and those of `--shift 5000`, `6000`, `9000` and `12000` were used to find"
-        " and mend faults of the rules and of the simulator; others are the fair test until"
+        "Draws without `--shift` and those of `--shift 5000`, `6000`, `9000` and `12000` were used"
+        " to find and mend faults of the rules and of the simulator; others are the fair test until"
         " somebody does the same with them.",
         "",
         "A run hides a loader when its worker processes would be the limit as soon as the other"
