@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+from gpuprof.attach.agent_pace import Pace
 from gpuprof.collectors.callers import CHECKPOINT as CHECKPOINT_LINE
 from gpuprof.collectors.callers import INPUT as INPUT_LINE
 from gpuprof.collectors.callers import Callers
@@ -93,31 +94,30 @@ def patching() -> Iterator[Patches]:
 class StepFinder:
     """Finds the steps of a loop that does not say them itself.
 
-    The first optimizer that steps sets the beat: a loop may step several in one step. A loop
-    without any has the batches that it takes as its steps. `source` says which it is: "optimizer",
-    "loader", or "none" so far. Beats count on the thread of the first one only, because a profiler
-    starts and stops on one thread.
+    The first optimizer that steps sets the beat: a loop may step several in one step; once it is
+    gone, or steps no more, another one does. A loop without any has the batches that it takes as
+    its steps. `source` says which it is: "optimizer", "loader", or "none" so far. Beats count on
+    the thread of the first one only, because a profiler starts and stops on one thread.
     """
 
     def __init__(self, on_step: Callable[[], None]) -> None:
         self.source = "none"
         self._on_step = on_step
         self._pid = os.getpid()
-        self._optimizer = 0
+        self._pace = Pace()
         self._thread = 0
         self._fetches = 0
 
     def optimizer_stepped(self, optimizer: Any, *_: object) -> None:
         """Told after each optimizer step."""
-        if not self._optimizer and os.getpid() == self._pid:
-            self._optimizer, self.source = id(optimizer), "optimizer"
-            self._thread = threading.get_ident()
-        if id(optimizer) == self._optimizer and self._is_ours():
+        if self.source != "optimizer" and os.getpid() == self._pid:
+            self.source, self._thread = "optimizer", threading.get_ident()
+        if self._is_ours() and self._pace.told(optimizer):
             self._on_step()
 
     def batch_fetched(self) -> None:
         """Told after each batch that a loader has handed out."""
-        if self._optimizer or not self._is_ours(first=True):
+        if self.source == "optimizer" or not self._is_ours(first=True):
             return
         self._fetches += 1
         if self._fetches > LOADER_PATIENCE:

@@ -91,9 +91,9 @@ class WindowRecord(msgspec.Struct, kw_only=True):
     """A window that was recorded.
 
     file: name in the run directory. first_step: number of the first recorded step, from 0.
-    step_ms: mean length of its steps. core_ms, ready_ms: what of it the thread of the loop was on a
-    core, and stood ready for one that others had; null where that is not known. loader: what the
-    loader's worker processes did; null without any.
+    step_ms: mean length of its steps; without any, of the whole window. core_ms, ready_ms: what of
+    it the thread of the loop was on a core, and stood ready for one that others had; null where
+    that is not known. loader: what the loader's worker processes did; null without any.
     """
 
     kind: str

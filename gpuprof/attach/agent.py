@@ -127,6 +127,17 @@ class Agent:
         except Exception as error:
             windows.fail(error)
 
+    def steps_change(self) -> None:
+        """Another optimizer sets the pace: an open window must not mix its steps with others."""
+        windows = self.windows
+        if not self.is_recording_steps() or self.leaving:
+            return
+        try:
+            with windows.alone():
+                windows.close(drop=True, again=True)
+        except Exception as error:
+            windows.fail(error)
+
     def make_room(self) -> None:
         """The program starts a profiler of its own: ours ends before it does."""
         windows = self.windows

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuprof.attach.agent_callers import Callers, Syncs
 from gpuprof.attach.agent_loader import LoaderWatch
+from gpuprof.attach.agent_pace import STEP_OF_ANOTHER, Pace
 
 LOADER_PATIENCE = 8
 """So many batches without an optimizer step, and batches are the steps (as in a session)."""
@@ -28,8 +29,9 @@ STARTS = (
 
 
 class Hooks:
-    """Sees steps, waits and writes. `agent` is told: `beat()` at a step's end, `make_room()` before
-    a profiler of the program's own starts."""
+    """Sees steps, waits and writes. `agent` is told: `beat()` at a step's end, `steps_change()`
+    where steps are others than before, `make_room()` before a profiler of the program's own
+    starts."""
 
     def __init__(self, agent: Any) -> None:
         self.agent = agent
@@ -39,7 +41,7 @@ class Hooks:
         self.undo: list[Any] = []
         self.events: list[tuple[str, int, int]] = []  # what, start and length in ns
         self.source = "none"
-        self.beat_of = 0
+        self.pace = Pace()
         self.fetches = 0
         self.callers = Callers()
         self.loader = LoaderWatch()
@@ -171,12 +173,17 @@ class Hooks:
         return spent_ns
 
     def optimizer_stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        """Told by torch after each step of any optimizer; the first one seen sets the beat."""
+        """Told by torch after each step of any optimizer."""
         if os.getpid() != self.pid or threading.get_ident() != self.main:
             return
-        if self.source != "optimizer" and not self.agent.is_recording_steps():
-            self.source, self.beat_of = "optimizer", id(optimizer)
-        if id(optimizer) == self.beat_of and self.source == "optimizer":
+        if self.source != "optimizer":
+            if self.agent.is_recording_steps():
+                return
+            self.source = "optimizer"
+        told = self.pace.told(optimizer)
+        if told == STEP_OF_ANOTHER:
+            self.agent.steps_change()
+        if told:
             self.agent.beat()
 
     def batch_fetched(self) -> None:

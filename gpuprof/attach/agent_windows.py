@@ -138,9 +138,10 @@ class Windows:
         if timed:
             profile.record_steps = False
         self.profile, self.window, self.timed = profile, window, timed
-        self.steps, self.from_ns = 0, began if timed else 0
+        self.steps = self.from_ns = 0
         self._as_ours(profile.start)
         if timed:
+            self.from_ns = time.time_ns()
             self._begin()
         window["open_ns"], window["start_ns"] = began, time.time_ns() - began
         window["first_step"] = step + WARM_UP_STEPS

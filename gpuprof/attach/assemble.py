@@ -104,6 +104,7 @@ def take_windows(record: run.RankRecord, box: Mailbox, observed: dict[str, Any],
             continue
         steps = _number(window.get("recorded"))
         length_ns = _number(window.get("until_ns")) - _number(window.get("from_ns"))
+        stretches = steps or int(bool(window.get("timed")))  # without steps it is taken as one
         record.windows.append(
             run.WindowRecord(
                 kind="attribution" if stacks else "timing",
@@ -112,9 +113,9 @@ def take_windows(record: run.RankRecord, box: Mailbox, observed: dict[str, Any],
                 steps=steps,
                 stacks=stacks,
                 shapes=bool(window.get("shapes")),
-                step_ms=round(length_ns / steps / 1e6, 4) if steps else 0.0,
-                core_ms=_per_step_ms(window.get("core_ns"), steps),
-                ready_ms=_per_step_ms(window.get("ready_ns"), steps),
+                step_ms=round(length_ns / stretches / 1e6, 4) if stretches else 0.0,
+                core_ms=_per_step_ms(window.get("core_ns"), stretches),
+                ready_ms=_per_step_ms(window.get("ready_ns"), stretches),
                 loader=loader_work(window.get("loader")),
                 size_bytes=size,
             )

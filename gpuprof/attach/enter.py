@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuprof.attach import access, mailbox
+from gpuprof.attach import access, mailbox, targets
 from gpuprof.attach.inject import boot_line
 from gpuprof.attach.mailbox import Mailbox
 from gpuprof.attach.targets import Target
@@ -22,6 +22,8 @@ from gpuprof.recording import RUN_FOLDER
 HELPER_S = 20.0
 ANSWER_S = 15.0
 """The main thread runs the agent at its next bytecode; a long native call keeps it from that."""
+FEWEST_TICKS = 5
+"""Of the processor's time, some 50 ms: threads that only wait use less of it meanwhile."""
 DONE_S = 8.0
 """The agent waits up to 5 s for the main thread to close a window."""
 WIPE_S = 1.0
@@ -68,6 +70,7 @@ PARTS = (
     "agent_door",
     "agent_callers",
     "agent_loader",
+    "agent_pace",
     "agent_hooks",
     "agent_stacks",
     "agent_export",
@@ -109,9 +112,10 @@ def enter(target: Target, way: str, config: dict[str, object]) -> Entered:
             _remote_exec(target, box, line)
         else:
             injection = _inject(target.pid, line)
+        before = targets.processor_ticks(target.pid)
         status = box.wait("status", ANSWER_S, target.alive)
         if not isinstance(status, dict):
-            raise _silent(target)
+            raise _silent(target, before)
         if status.get("state") != "armed":
             raise _refusal(target, status)
     except BaseException as error:
@@ -175,13 +179,25 @@ def _remote_exec(target: Target, box: Mailbox, line: str) -> None:
         raise GpuprofError(f"process {target.pid} refused sys.remote_exec: {''.join(last)}")
 
 
-def _silent(target: Target) -> GpuprofError:
+def _silent(target: Target, before: tuple[int, int]) -> GpuprofError:
+    """before: what `targets.processor_ticks` said when the wait began."""
     if not target.alive():
         return GpuprofError(f"process {target.pid} has ended while gpuprof attached to it")
-    where = _kernel_function(target.pid)
+    silence = (
+        f"the main thread of process {target.pid} has run no Python for {ANSWER_S:.0f} s"
+        f"{_kernel_function(target.pid)}"
+    )
+    main, others = (
+        now - then for then, now in zip(before, targets.processor_ticks(target.pid), strict=True)
+    )
+    if others >= FEWEST_TICKS and main * 10 <= others:
+        return SilentError(
+            f"{silence}, while other threads of it compute: a loop on another thread than the main"
+            " one can't be recorded from inside",
+            hint="--no-inject samples it",
+        )
     return SilentError(
-        f"the main thread of process {target.pid} has run no Python for {ANSWER_S:.0f} s{where}:"
-        " it is stuck in native code",
+        f"{silence}: it is stuck in native code",
         hint=f"py-spy dump --native --pid {target.pid} shows where; --no-inject samples it",
     )
 

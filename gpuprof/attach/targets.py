@@ -91,6 +91,20 @@ def read_process(pid: int) -> Process | None:
     return Process(pid, int(fields[1]), name, fields[0], int(fields[19]))
 
 
+def processor_ticks(pid: int) -> tuple[int, int]:
+    """What the main thread and all others have used of processors, in clock ticks; 0 where that
+    can't be read."""
+    used = []
+    for where in (f"/proc/{pid}/task/{pid}/stat", f"/proc/{pid}/stat"):
+        try:
+            text = Path(where).read_text(errors="replace")
+        except OSError:
+            return 0, 0
+        fields = text.rpartition(")")[2].split()
+        used.append(int(fields[11]) + int(fields[12]))
+    return used[0], max(0, used[1] - used[0])
+
+
 def process_table() -> dict[int, Process]:
     """All processes that can be seen, by pid."""
     table = {}

@@ -305,6 +305,12 @@ def test_a_loop_without_steps_is_recorded_by_time(tmp_path, start, needs_ptrace)
     done = attach(tmp_path, child.pid, "--duration", "0.2", "--no-attribution")
     assert done.returncode == 0, done.stderr
     assert child.poll() is None
+    (window,) = gpuprof.load(tmp_path / "run").ranks[0].windows
+    assert window.steps == 0
+    assert window.step_ms >= 200
+    # Else a machine that others keep busy would pass for a slow program.
+    assert window.core_ms is not None
+    assert window.ready_ms is not None
 
 
 def test_a_program_that_was_only_starting_is_recorded_by_steps(
@@ -338,6 +344,27 @@ def test_stuck_in_native_code_is_said(tmp_path, start, needs_ptrace, monkeypatch
         enter.enter(target, access.look(target).way, {"windows": []})
     target.close()
     assert not list(Path("/tmp").glob(f"gpuprof-attach-{child.pid}-*"))
+    assert child.poll() is None
+
+
+def test_a_loop_on_another_thread_is_told_from_one_that_is_stuck(
+    tmp_path, start, needs_ptrace, monkeypatch
+) -> None:
+    """It goes on: nobody is to look for what holds it up."""
+    monkeypatch.setattr(enter, "ANSWER_S", 1.0)
+    child = start(
+        "import threading, torch\nopen('losses', 'w').write('x' * 300)\n"
+        "def train():\n    x = torch.ones(64, 64)\n"
+        "    while True: x = (x @ x).clamp(0, 1)\n"
+        "thread = threading.Thread(target=train)\nthread.start()\nthread.join()\n",
+        wait_for="losses",
+    )
+    used = iter([(3, 0), (3, enter.FEWEST_TICKS)])  # a busy machine may give it none meanwhile
+    monkeypatch.setattr(targets, "processor_ticks", lambda pid: next(used))
+    (target,) = targets.find(child.pid)
+    with pytest.raises(GpuprofError, match="other threads of it compute"):
+        enter.enter(target, access.look(target).way, {"windows": []})
+    target.close()
     assert child.poll() is None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -108,3 +109,26 @@ def test_another_user_is_refused_with_the_command_that_helps(start) -> None:
     said = os.read(reader, 1000).decode()
     assert "belongs to user root" in said
     assert f"sudo -u root gpuprof attach --pid {child.pid}" in said
+
+
+def test_time_of_the_main_thread_and_of_others_is_told_apart(start) -> None:
+    """By it, a program that works on another thread is told from one that is stuck."""
+    child = start(
+        "import threading, time\ndef turn():\n    while True: pass\n"
+        "threading.Thread(target=turn).start()\nopen('ready', 'w').write('x' * 300)\n"
+        "time.sleep(10000)",
+        wait_for="ready",
+    )
+    until = time.monotonic() + 300
+    while targets.processor_ticks(child.pid)[1] < 20:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    main_before = targets.processor_ticks(child.pid)[0]
+    seen = targets.processor_ticks(child.pid)[1]
+    while targets.processor_ticks(child.pid)[1] < seen + 20:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert targets.processor_ticks(child.pid)[0] - main_before <= 1
+    child.kill()
+    child.wait()
+    assert targets.processor_ticks(child.pid) == (0, 0)

@@ -22,6 +22,10 @@ from gpuprof.collectors.step_log import StepLog
 from gpuprof.late_import import when_imported
 
 
+class Optimizer:
+    """What can be referred to weakly, as torch's can."""
+
+
 class Owner:
     def method(self) -> str:
         return "original"
@@ -59,7 +63,7 @@ def test_first_optimizer_sets_the_beat() -> None:
     """Two optimizers step in one step of a GAN: one of them counts."""
     seen: list[int] = []
     finder = StepFinder(lambda: seen.append(1))
-    first, second = object(), object()
+    first, second = Optimizer(), Optimizer()
     for _ in range(3):
         finder.optimizer_stepped(first)
         finder.optimizer_stepped(second)
@@ -75,7 +79,7 @@ def test_batches_count_only_without_an_optimizer() -> None:
     assert seen == []
     finder.batch_fetched()
     assert (len(seen), finder.source) == (1, "loader")
-    finder.optimizer_stepped(object())
+    finder.optimizer_stepped(Optimizer())
     finder.batch_fetched()
     assert (len(seen), finder.source) == (2, "optimizer")
 
@@ -85,7 +89,7 @@ def test_a_forked_child_makes_no_steps() -> None:
     finder = StepFinder(lambda: os._exit(3))
     child = os.fork()
     if child == 0:
-        finder.optimizer_stepped(object())
+        finder.optimizer_stepped(Optimizer())
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
