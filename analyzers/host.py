@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.intervals import Spans, covered, empty, merge, subtract, union
 from gpuprof.analyzers.launches import Launches
+from gpuprof.analyzers.pauses import pauses
 from gpuprof.distinct import distinct
 from gpuprof.trace import Category, Trace
 
@@ -114,6 +115,7 @@ class HostActivity:
     main_lane: the thread that marks the steps, else the one that launched most; -1 without any.
     stream_waits_ns: when a stream was told to wait for an event of another, ascending.
     fetches: when it waited for batches of worker processes; each ends when the batch came.
+    pauses: when none of these threads launched for far longer than usual, and no label says why.
     """
 
     lanes: tuple[int, ...]
@@ -124,6 +126,7 @@ class HostActivity:
     recorded: bool
     stream_waits_ns: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     fetches: Spans = field(default_factory=empty)
+    pauses: Spans = field(default_factory=empty)
 
     def charge(self, lane: I64, start_ns: I64, end_ns: I64) -> dict[str, I64]:
         """Splits stretches of host time by label.
@@ -212,8 +215,17 @@ def host_activity(trace: Trace, launches: Launches, main_lane: int) -> HostActiv
         presence[lane] = _spans_of(trace, np.flatnonzero(host & (trace.lane == lane)))
     recorded = any(len(s.start) for s in presence.values())
     waits = np.sort(trace.start_ns[_runtime_rows(trace, _STREAM_WAIT.match)])
+    labelled = merge(*(each for by_lane in spans.values() for each in by_lane.values()))
     return HostActivity(
-        driving, main_lane, spans, presence, blocking, recorded, waits, _fetches(trace, driving)
+        driving,
+        main_lane,
+        spans,
+        presence,
+        blocking,
+        recorded,
+        waits,
+        _fetches(trace, driving),
+        pauses(trace, launches, driving, labelled),
     )
 
 

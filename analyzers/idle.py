@@ -8,7 +8,9 @@ A blocking call costs nothing while the device is busy: the host waits for work 
 done anyway. What it costs is the head start: while it waited the host could have gone on
 launching. So each blocking call lends a *credit* of the time it waited on a busy device, and the
 host-made idle that follows is charged to `sync` until the credit is used up. That is the refill of
-a drained queue, wherever it shows, and never more than the call took away.
+a drained queue, wherever it shows, and never more than the call took away. Time in which the host
+stops launching altogether (`gpuprof.analyzers.pauses`) uses the credit up, too, as a full queue
+would have hidden it, but it is no refill: it stays the host's.
 """
 
 from __future__ import annotations
@@ -115,8 +117,11 @@ def attribute_idle(
     parts["launch"] += np.where(early, 0, g1 - host_end)
 
     by_kind = _waiting_by_kind(g0, host_end, parts["sync"], host)
-    refill = _charge_credit(g0, plain, busy, launches, events, host)
-    for kind, used in refill.items():
+    paused = np.minimum(covered(host.pauses, g0, host_end), plain)
+    for kind, lent in _charge_credit(g0, plain, busy, launches, events, host).items():
+        own = np.minimum(lent, paused)
+        paused -= own
+        used = lent - own
         by_kind[kind] += used
         parts["sync"] += used
         plain = plain - used

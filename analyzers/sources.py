@@ -152,21 +152,39 @@ def join(traced: Verdicts, others: Sequence[Finding]) -> Verdicts:
 
 
 def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Most gain first, and so gravest first: the severity is a band of the gain. What a late rank's
-    own host does is the reason for its lateness, which is one thing and saves the same: the
-    lateness, which says whom the others wait for, comes first."""
+    """Most gain first, and so gravest first: the severity is a band of the gain. Two pairs of
+    findings can be two views of one thing and save the same:
+
+    * A full queue hides a slow host, and a fast host refills a drained queue. Where either repair
+      alone is enough, what the device is idle for longer is the first to look at.
+    * What a late rank's own host does is the reason for its lateness. The lateness, which says whom
+      the others wait for, comes first.
+    """
     ordered = sorted(findings, key=_weight)
+    sync = next((f for f in ordered if f.cause == "sync-points"), None)
     late = next((f for f in ordered if f.cause == "nccl-wait" and f.late_ranks), None)
-    host = next((f for f in ordered if f.cause == "host-overhead" and f.ranks), None)
-    if late is None or host is None or late.gain is None or host.gain is None:
+    host = next((f for f in ordered if f.cause == "host-overhead"), None)
+    if host is None:
         return tuple(ordered)
-    same = abs(late.gain.reduction - host.gain.reduction) < SAME_GAIN
-    same = same and late.severity == host.severity
-    first = ordered.index(host)
-    if same and set(host.ranks) <= set(late.late_ranks) and first < ordered.index(late):
-        ordered.remove(late)
-        ordered.insert(first, late)
+    if sync is not None and host.share > sync.share and _save_the_same(sync, host):
+        _move_before(ordered, host, sync)
+    of_late = late is not None and host.ranks and set(host.ranks) <= set(late.late_ranks)
+    if late is not None and of_late and _save_the_same(late, host):
+        _move_before(ordered, late, host)
     return tuple(ordered)
+
+
+def _save_the_same(one: Finding, other: Finding) -> bool:
+    if one.gain is None or other.gain is None or one.severity != other.severity:
+        return False
+    return abs(one.gain.reduction - other.gain.reduction) < SAME_GAIN
+
+
+def _move_before(ordered: list[Finding], one: Finding, other: Finding) -> None:
+    """Puts a finding right before another, unless it stands before it already."""
+    if ordered.index(one) > ordered.index(other):
+        ordered.remove(one)
+        ordered.insert(ordered.index(other), one)
 
 
 _GRAVEST_FIRST = {"critical": 0, "warning": 1, "info": 2}

@@ -8,9 +8,10 @@ Why it costs: a kernel of a few microseconds needs some ten microseconds of host
 host that is behind leaves the device empty between any two kernels.
 
 How it is measured: every idle gap whose launch came late is charged to what the launching thread
-did meanwhile. The gain is the replay with host work and launch calls free, which is what CUDA
-graphs come near to. What the profiler itself costs the host is taken out before the verdict: a
-run that only looks host-bound under the profiler is not named.
+did meanwhile; after a call that drained the queue, only pauses of over 1 ms are. The gain is the
+replay with host work and launch calls free, which is what CUDA graphs come near to. What the
+profiler itself costs the host is taken out before the verdict: a run that only looks host-bound
+under the profiler is not named.
 
 How to fix: torch.compile, CUDA graphs, fused optimizers, fewer and larger operations; what the run
 already does is not advised again.

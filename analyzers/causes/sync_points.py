@@ -8,10 +8,12 @@ is empty, and the device is idle until the host has launched again. Waiting itse
 the device is busy meanwhile. Only the idle that follows is counted.
 
 How it is measured: each blocking call lends a credit of the time it waited on a busy device; idle
-time that the host then causes is charged to the latest such call until the credit is used up. The
-gain is the replay of the step with these calls not waiting. Small copies to the device out of
-pageable memory wait in the same way and are counted; copies of more than 64 KiB, in either
-direction, belong to the cause "memcpy".
+time that the host then causes is charged to the latest such call until the credit is used up. Time
+in which the host launches nothing for over 1 ms and far longer than usual, such as logging, is no
+refill of the queue: the call only brings it out, and it counts as host overhead. The gain is the
+replay of the step with these calls not waiting. Small copies to the device out of pageable memory
+wait in the same way and are counted; copies of more than 64 KiB, in either direction, belong to the
+cause "memcpy".
 
 How to fix: keep results on the device; read them once every N steps; say it in the shapes instead
 of asking the device.
