@@ -101,6 +101,7 @@ def enter(target: Target, way: str, config: dict[str, object]) -> Entered:
         GpuprofError: it could not get in, or the agent has refused. Nothing of it stays.
     """
     began = time.monotonic()
+    _refuse_stopped(target)
     box = mailbox.make(target.pid, agent_text())
     try:
         box.put("config", config)
@@ -122,6 +123,15 @@ def enter(target: Target, way: str, config: dict[str, object]) -> Entered:
         _forget(box, error)
         raise
     return Entered(target, box, injection, status, time.monotonic() - began)
+
+
+def _refuse_stopped(target: Target) -> None:
+    process = targets.read_process(target.pid)
+    if process is not None and process.state == "T":
+        raise GpuprofError(
+            f"process {target.pid} is stopped, as by Ctrl-Z: it runs nothing",
+            hint=f"kill -CONT {target.pid} lets it go on",
+        )
 
 
 def _forget(box: Mailbox, error: BaseException) -> None:

@@ -10,15 +10,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from gpuprof import run
 from gpuprof.attach import access, assemble
 from gpuprof.attach.record import Told, end_sampling, number_ranks, sample, start_folder
 from gpuprof.attach.standstill import spy_program
 from gpuprof.attach.targets import Target
+from gpuprof.collectors.sampler_client import SamplerHandle
 from gpuprof.stacks import MAIN
 
 RATE_HZ = 100
 """py-spy at this rate costs a busy loop some 8 % while it runs, all of it in py-spy's own core."""
 MAX_STACKS_CHARS = 64 << 20
+SAMPLER_S = 30.0
+"""A busy machine takes seconds to start the sampler; without samples nothing can be analyzed."""
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -42,6 +46,7 @@ def observe(
     records = [assemble.describe(target, job) for target in targets]
     number_ranks(records)
     sampler = sample(folder, records)
+    until_sampled(folder, sampler, told)
     before = [_cpu_s(target.pid) for target in targets]
     spies = [
         _spy(target, one.rank, folder, seconds)
@@ -69,6 +74,16 @@ def observe(
             assemble.finish(one, folder)
     end_sampling(sampler, records)
     return list(dict.fromkeys(lines))
+
+
+def until_sampled(folder: Path, sampler: SamplerHandle | None, told: Told) -> None:
+    """Waits until the sampler has written something, or has ended: then the seconds begin."""
+    until = time.monotonic() + SAMPLER_S
+    while sampler is not None and sampler.process.poll() is None and time.monotonic() < until:
+        if any(path.stat().st_size for path in (folder / run.SAMPLES).glob("*.jsonl")):
+            return
+        told("observing", 0, 0)
+        time.sleep(0.05)
 
 
 def _cpu_s(pid: int) -> float | None:

@@ -15,6 +15,7 @@ from typing import Any
 from gpuprof import run
 from gpuprof.attach import access, assemble, enter
 from gpuprof.attach.enter import Entered
+from gpuprof.attach.mailbox import Mailbox
 from gpuprof.attach.targets import Target
 from gpuprof.attach.together import common_start
 from gpuprof.collectors.sampler_client import SamplerHandle, launch, tell_rank
@@ -86,8 +87,8 @@ class Wanted:
 @dataclass(slots=True)
 class Recorded:
     """How it went. gone: targets that ended inside the window. stuck: those that made no step.
-    removed: folders in which agents were spoken to, and which somebody has removed. interrupted: by
-    Ctrl-C."""
+    removed: folders in which agents were spoken to, and which somebody has removed. unwritten: why
+    the run directory could not be written, "" where it could. interrupted: by Ctrl-C."""
 
     folder: Path
     records: list[run.RankRecord]
@@ -95,6 +96,7 @@ class Recorded:
     gone: list[int] = field(default_factory=list)
     stuck: list[int] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
+    unwritten: str = ""
     interrupted: bool = False
     lines: list[tuple[float, str]] = field(default_factory=list)
 
@@ -294,11 +296,7 @@ def _out(
         enter.ask_to_leave(each)
     for each, one in zip(entered, records, strict=False):
         observed, left = enter.see_off(each)
-        with suppress(OSError):
-            assemble.take_windows(one, each.box, observed, folder)
-            assemble.take_calls(one, observed)
-            assemble.take_steps(one, observed, folder)
-            assemble.take_stacks(one, observed, folder)
+        _keep(one, each.box, observed, result)
         assemble.take_errors(one, observed.get("errors") or [])
         result.lines = result.lines or assemble.busiest_lines(observed)
         if not left and not result.removed:
@@ -309,3 +307,14 @@ def _out(
         with suppress(OSError):
             assemble.finish(one, folder, "exit" if gone else "")
         enter.clear(each)
+
+
+def _keep(one: run.RankRecord, box: Mailbox, observed: dict[str, Any], result: Recorded) -> None:
+    """Keeps what one agent brought. The job goes on also where there is no room for it."""
+    try:
+        assemble.take_windows(one, box, observed, result.folder)
+        assemble.take_calls(one, observed)
+        assemble.take_steps(one, observed, result.folder)
+        assemble.take_stacks(one, observed, result.folder)
+    except OSError as error:
+        result.unwritten = error.strerror or str(error)

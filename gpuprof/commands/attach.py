@@ -239,6 +239,8 @@ def _stops(done: Recorded) -> list[str]:
 
 def _problem(done: Recorded) -> str:
     """What went wrong, in one line; "" where nothing did."""
+    if done.unwritten:
+        return f"what was recorded could not be written into {done.folder}: {done.unwritten}"
     if done.gone:
         steps = max((sum(w.steps for w in one.windows) for one in done.records), default=0)
         seen = counted(steps, "recorded step")

@@ -347,6 +347,19 @@ def test_stuck_in_native_code_is_said(tmp_path, start, needs_ptrace, monkeypatch
     assert child.poll() is None
 
 
+def test_a_stopped_process_is_not_called_stuck(start) -> None:
+    """Whoever has stopped it knows how to let it go on."""
+    child = start("open('ready', 'w').write('x' * 300)\nwhile True: pass", wait_for="ready")
+    child.send_signal(signal.SIGSTOP)
+    wait_until(lambda: targets.read_process(child.pid).state == "T", "it has stopped")
+    target = targets.hold(child.pid)
+    with pytest.raises(GpuprofError, match="is stopped") as refusal:
+        enter.enter(target, access.PENDING_CALL, {"windows": []})
+    assert f"kill -CONT {child.pid}" in refusal.value.hint
+    target.close()
+    assert targets.read_process(child.pid).state == "T"
+
+
 def test_a_loop_on_another_thread_is_told_from_one_that_is_stuck(
     tmp_path, start, needs_ptrace, monkeypatch
 ) -> None:
