@@ -6,6 +6,7 @@ Nothing here talks to the driver, and nothing waits longer than two seconds.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +20,13 @@ DISK_EXIT = 4
 """The sampler's exit status when its folder could not be written."""
 STOP_S = 1.5
 """How long a stopped sampler is waited for before it is killed."""
+
+_CHILD = (
+    "import sys; sys.path[:] = __import__('json').loads(sys.argv.pop(1)); import os;"
+    " from gpuprof.collectors.sampler import main; os._exit(main())"
+)
+"""The path of the caller in place of the working directory: gpuprof may lie where only the script
+looks for it, and a `random.py` that lies about is not the library's."""
 
 
 class SamplerHandle:
@@ -92,7 +100,8 @@ def start(
         OSError: the process cannot be started.
     """
     shown = [f"{pid}:{rank}:{','.join(uuids)}" for pid, rank in ranks]
-    command = [sys.executable, "-m", "gpuprof.collectors.sampler", "--out", str(out)]
+    paths = json.dumps([os.fspath(Path(path).resolve()) for path in sys.path])
+    command = [sys.executable, "-c", _CHILD, paths, "--out", str(out)]
     command += [part for pid in parents for part in ("--parent", str(pid))]
     command += [*options, *(["--pids", *shown] if shown else [])]
     return launch(command, out)
@@ -115,6 +124,14 @@ def launch(command: Sequence[str], out: Path, *, new_session: bool = False) -> S
         start_new_session=new_session,
     )
     return SamplerHandle(process, out)
+
+
+def let_go(out: Path, pid: int, sampler: SamplerHandle | None) -> None:
+    """Takes a process off the list, and waits for the sampler where this process started it."""
+    if sampler is not None:
+        sampler.stop([pid])
+    else:
+        Roster(out).append(Member(pid=pid, leave=True))
 
 
 def tell_rank(out: Path, pid: int, rank: int, uuids: Sequence[str] = ()) -> None:

@@ -43,6 +43,7 @@ class SegmentWriter:
         self._folder, self._stem, self._head = folder, stem, head
         self._segment_bytes, self._max_bytes = segment_bytes, max_bytes
         self._file: int | None = None
+        self._identity = (0, 0)
         self._written = 0
         self._number = 1 + max((number for number, _ in self._segments()), default=-1)
         self._torn = False
@@ -58,6 +59,8 @@ class SegmentWriter:
             self.lost_lines += lines.count(b"\n")
             return False
         try:
+            if not self._is_ours():
+                self._shut()
             if self._file is not None and self._written >= self._segment_bytes:
                 self._rotate()
             if self._file is None:
@@ -95,6 +98,8 @@ class SegmentWriter:
         path = self._path(self._number)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         self._file = os.open(path, flags, 0o644)
+        facts = os.fstat(self._file)
+        self._identity = (facts.st_dev, facts.st_ino)
         self._written, self._torn = 0, False
         self._append(b"".join(self._head(self._number)))
 
@@ -108,9 +113,24 @@ class SegmentWriter:
 
     def _shut(self) -> None:
         if self._file is not None:
-            os.close(self._file)
+            if self._is_ours():
+                os.close(self._file)
             self._file = None
             self._number += 1
+
+    def _is_ours(self) -> bool:
+        """Whether the descriptor is still the file that was opened.
+
+        A job may close all descriptors that it finds, as daemons do, and the next file that it
+        opens gets the number: ours would be written into it, and it would be closed at the end.
+        """
+        if self._file is None:
+            return False
+        try:
+            facts = os.fstat(self._file)
+        except OSError:
+            return False
+        return (facts.st_dev, facts.st_ino) == self._identity
 
     def _pack(self, path: Path) -> None:
         """Compresses a closed segment, then drops what is over the bound."""

@@ -7,7 +7,9 @@ waits in every Python process for torch and records those that train.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,6 +61,8 @@ class Ended:
     status: int
     folder: Path
     notes: tuple[str, ...] = ()
+    no_samples: str = ""
+    """Why samples are missing, "" where they are not."""
 
 
 def run_job(job: Job) -> Ended:
@@ -67,7 +71,11 @@ def run_job(job: Job) -> Ended:
     Raises:
         GpuprofError: the command can't be started, or the run directory can't be made.
     """
-    folder = job.folder.absolute()
+    _must_exist(job.command[0])
+    try:
+        folder = job.folder.absolute()
+    except OSError as error:  # the working directory has been deleted
+        raise _cannot_write(job.folder, error) from error
     name = process.job_name()
     nccl, nccl_variables = _nccl(folder)
     started = time.time()
@@ -87,20 +95,39 @@ def run_job(job: Job) -> Ended:
             (folder / run.NCCL).mkdir(exist_ok=True)
         write_record(folder / run.MANIFEST, manifest)
     except OSError as error:
-        raise GpuprofError(
-            f"cannot write into {folder}: {error.strerror or error}",
-            hint="name another folder with --out",
-        ) from error
+        raise _cannot_write(folder, error) from error
     environment = {**_environment(folder, name, job.options), **nccl_variables}
     forwarder = _start(job.command, environment)
     sampler = _sample(folder, forwarder.child_pid) if job.options.samples else None
+    no_samples = ""
     try:
         status = forwarder.wait()
+        if sampler is not None:  # a second Ctrl-C must not cost the job's exit status
+            no_samples = _stop(sampler, forwarder.child_pid)
     finally:
         forwarder.restore()
-    if sampler is not None:
-        sampler.stop([forwarder.child_pid])
-    return Ended(status=status, folder=folder, notes=tuple(_notes(folder)))
+    return Ended(status=status, folder=folder, notes=tuple(_notes(folder)), no_samples=no_samples)
+
+
+def _must_exist(command: str) -> None:
+    """Looks before anything is replaced: a mistyped command is not to cost an earlier recording."""
+    if shutil.which(command) is None:
+        is_there = os.sep in command and Path(command).exists()
+        raise _cannot_start(command, os.strerror(errno.EACCES if is_there else errno.ENOENT))
+
+
+def _cannot_start(command: str, why: str) -> GpuprofError:
+    return GpuprofError(
+        f"cannot start {command}: {why}",
+        hint="give the command after --, as in: gpuprof run -- python train.py",
+    )
+
+
+def _cannot_write(folder: Path, error: OSError) -> GpuprofError:
+    return GpuprofError(
+        f"cannot write into {folder}: {error.strerror or error}",
+        hint="name another folder with --out",
+    )
 
 
 def _nccl(folder: Path) -> tuple[run.NcclCapture, dict[str, str]]:
@@ -199,10 +226,7 @@ def _start(command: Sequence[str], environment: dict[str, str]) -> _Forwarder:
         forwarder.child = subprocess.Popen(list(command), env=environment)
     except OSError as error:
         forwarder.restore()
-        raise GpuprofError(
-            f"cannot start {command[0]}: {error.strerror or error}",
-            hint="give the command after --, as in: gpuprof run -- python train.py",
-        ) from error
+        raise _cannot_start(command[0], error.strerror or str(error)) from error
     return forwarder
 
 
@@ -215,6 +239,18 @@ def _sample(folder: Path, pid: int) -> SamplerHandle | None:
     except OSError as error:
         sys.stderr.write(f"gpuprof: no samples: {error.strerror or error}\n")
         return None
+
+
+def _stop(sampler: SamplerHandle, pid: int) -> str:
+    """Lets the sampler go. Returns why samples are missing: the job's exit status comes first."""
+    problem = sampler.problem()
+    try:
+        sampler.stop([pid])
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if problem:
+        sys.stderr.write(f"gpuprof: no samples: {problem}\n")
+    return problem
 
 
 def _notes(folder: Path) -> list[str]:
@@ -238,7 +274,8 @@ def tell_verdict(ended: Ended, *, report: bool, quiet: bool) -> None:
     from gpuprof.conclude import complete_manifest, verdict
 
     try:
-        manifest = complete_manifest(ended.folder, exit_status=ended.status, notes=ended.notes)
+        notes = [*ended.notes, *([f"no samples: {ended.no_samples}"] if ended.no_samples else [])]
+        manifest = complete_manifest(ended.folder, exit_status=ended.status, notes=notes)
         if not report:
             return
         if not any(record.steps for record in manifest.ranks):

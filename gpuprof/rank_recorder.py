@@ -267,10 +267,10 @@ class RankRecorder:
 
     def _first_step(self, now: int) -> None:
         """A process that turned out to train: only now is its rank certain."""
-        if not self.began:
-            self.begin()
-            self._last_ns = now
-        with self.guard("start the profiler"):
+        with self.guard("start"):
+            if not self.began:
+                self.begin()
+                self._last_ns = now
             if self._torch is not None:
                 with self._starting():
                     self._windows.enter_context(self._torch)
@@ -418,19 +418,18 @@ class RankRecorder:
             self._log.close()
             if self._log.failed:
                 self._failed("write the step log", self._log.failed)
+        if self._sampler is not None and self._sampler.problem():
+            self._failed("sample", self._sampler.problem())
         if self.own:
             self._last_record(ended_by)
-        if self._sampler is not None:
-            with self.guard("stop the sampler"):
-                self._sampler.stop([self._pid])
-        elif self.own and self.options.samples:
+        if self.own and self.options.samples:
             with self.guard("leave the sampler"):
                 self._leave_sampler()
 
     def _leave_sampler(self) -> None:
-        from gpuprof.collectors.sampler_lock import Member, Roster
+        from gpuprof.collectors import sampler_client
 
-        Roster(self.folder / run.SAMPLES).append(Member(pid=self._pid, leave=True))
+        sampler_client.let_go(self.folder / run.SAMPLES, self._pid, self._sampler)
 
     def _last_record(self, ended_by: str) -> None:
         record = self.record

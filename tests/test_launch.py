@@ -106,6 +106,48 @@ def test_missing_command_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_mistyped_command_costs_no_earlier_recording(tmp_path: Path) -> None:
+    """Only a job that starts replaces what is in its directory."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "rank-00000.json").write_text("{}")
+    done = run_job(tmp_path, "pyhton", "train.py")
+    assert done.returncode == 2
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["rank-00000.json"]
+
+
+def test_a_working_directory_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(
+        ["sh", "-c", 'cd gone && rmdir ../gone && exec "$@"', "sh", *RUN, "--", "true"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("gpuprof: cannot write into gpuprof-runs")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_sampler_that_cannot_start_leaves_the_exit_status(tmp_path: Path) -> None:
+    """The folder of its locks belongs to somebody else: one line, and the job's own status."""
+    (tmp_path / f"gpuprof-{os.getuid()}").mkdir()
+    (tmp_path / f"gpuprof-{os.getuid()}").chmod(0o777)
+    done = subprocess.run(
+        [*RUN[:-1], "--no-report", "--out", str(tmp_path / "run"), "--", "sh", "-c", "exit 7"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 7
+    assert "belongs to somebody else" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "belongs to somebody else" in load(tmp_path / "run").manifest.notes[0]
+
+
 def test_a_script_that_trains_is_recorded(tmp_path: Path) -> None:
     """Without a change to it; the verdict goes to standard error, the job's output stays pure."""
     pytest.importorskip("torch")

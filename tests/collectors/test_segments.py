@@ -101,3 +101,38 @@ def test_a_full_disk_loses_what_it_must_and_goes_on(
     text = b"".join(path.read_bytes() for path in sorted(tmp_path.iterdir()))
     assert b"four" in text.splitlines()
     assert b"one" in text.splitlines()
+
+
+def test_a_job_that_closes_all_descriptors_keeps_its_own_files(tmp_path: Path) -> None:
+    """Ours goes on in the next segment, and neither writes into nor closes what took its number."""
+    writer = SegmentWriter(tmp_path, "n", head)
+    writer.write(b"one\n")
+    assert writer._file is not None
+    os.close(writer._file)
+    theirs = os.open(tmp_path / "theirs", os.O_WRONLY | os.O_CREAT)
+    os.dup2(theirs, writer._file)
+    taken = writer._file
+    assert writer.write(b"two\n")
+    writer.close()
+    os.close(taken)  # raises where it was closed for them
+    assert (tmp_path / "theirs").read_bytes() == b""
+    assert (tmp_path / "n-0001.jsonl").read_bytes() == b"head 1\ntwo\n"
+
+
+def test_closing_after_the_descriptor_is_gone_is_no_exception(tmp_path: Path) -> None:
+    writer = SegmentWriter(tmp_path, "n", head)
+    writer.write(b"one\n")
+    assert writer._file is not None
+    os.close(writer._file)
+    writer.close()
+
+
+def test_a_descriptor_that_is_gone_is_no_exception(tmp_path: Path) -> None:
+    """The next line opens a segment anew."""
+    writer = SegmentWriter(tmp_path, "n", head)
+    writer.write(b"one\n")
+    assert writer._file is not None
+    os.close(writer._file)
+    assert writer.write(b"two\n")
+    writer.close()
+    assert (tmp_path / "n-0001.jsonl").read_bytes() == b"head 1\ntwo\n"
