@@ -121,9 +121,9 @@ def write_reports(
     folder = Path(out)
     json_path = folder / JSON_NAME
     new = folder / f".{JSON_NAME}.{os.getpid()}"
-    made = not folder.exists()
-    begun = False
+    made = begun = False
     try:
+        made = not folder.exists()  # raises where a folder above may not be looked into
         folder.mkdir(parents=True, exist_ok=True)
         with new.open("xb") as file:  # never through a link that somebody left there
             begun = True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuprof.errors import InputError
-from gpuprof.readers.files import encoding_of, head, shown, sniff
+from gpuprof.readers.files import UTF16_MARKS, decoded, encoding_of, head, shown, sniff
 from gpuprof.run import RankRecord, is_run, load
 
 MAX_FILES = 20_000
@@ -248,7 +248,7 @@ def _kind_of_text(path: Path) -> str:
         return "stacks"
     if is_ras_file(path):
         return "ras"
-    text = head(path).decode("utf-8", "replace")
+    text = decoded(head(path))
     if not text.strip() or ("\0" in text[:1024].replace("\ufeff", "") and not _is_utf16(path)):
         return "unknown"
     from gpuprof.readers.smi import is_smi
@@ -261,13 +261,13 @@ def _kind_of_text(path: Path) -> str:
         return "topology"
     from gpuprof.readers.xid import is_xid_log
 
-    if is_xid_log(text.splitlines()):
+    if not _is_utf16(path) and is_xid_log(text.splitlines()):
         return "xid"
     return "nccl-log" if _LIBRARY_TALKS.search(text) else "unknown"
 
 
 def _is_utf16(path: Path) -> bool:
-    return head(path, 2) in (b"\xff\xfe", b"\xfe\xff")
+    return head(path, 2) in UTF16_MARKS
 
 
 def _take(path: Path, inputs: Inputs, *, named: bool) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuprof.analyzers.sources import OtherSources
 from gpuprof.diagnosis import InputFile
+from gpuprof.errors import InputError
 from gpuprof.inputs import Inputs
 from gpuprof.readers.files import shown
+
+if TYPE_CHECKING:
+    from gpuprof.readers.topology import Topology
 
 HASH_CHUNK_BYTES = 1 << 20
 
@@ -24,23 +30,19 @@ def read_others(inputs: Inputs) -> OtherSources:
     if inputs.nccl_logs:
         from gpuprof.readers.nccl_log import read_nccl_log
 
-        comm_log = read_nccl_log(inputs.nccl_logs)
+        cut_off: list[str] = []
+        comm_log = read_nccl_log(inputs.nccl_logs, cut_off)
+        inputs.warnings += _first_of(cut_off)
         files += [_file(path, "nccl-log") for path in inputs.nccl_logs]
     if inputs.flight_records:
         from gpuprof.readers.flight_recorder import read_flight_recorder
 
         damaged: list[str] = []
         flight = read_flight_recorder(inputs.flight_records, damaged)
-        if damaged:
-            more = f" (and {len(damaged) - 1} more like it)" if len(damaged) > 1 else ""
-            inputs.warnings.append(f"{damaged[0]}; it is left out{more}")
+        inputs.warnings += _first_of(damaged, "; it is left out")
         files += [_file(path, "flight-recorder") for path in inputs.flight_records]
-    topologies = []
-    for path in inputs.topologies:
-        from gpuprof.readers.topology import read_topology
-
-        topologies.append(read_topology(path))
-        files.append(_file(path, "topology"))
+    topologies = _topologies(inputs)
+    files += [_file(Path(topology.path), "topology") for topology in topologies]
     samples = []
     for path in inputs.smi_logs:
         from gpuprof.readers.smi import read_smi
@@ -79,6 +81,33 @@ def read_others(inputs: Inputs) -> OtherSources:
         ras=tuple(reports),
         files=tuple(files),
     )
+
+
+def _first_of(damaged: list[str], end: str = "") -> list[str]:
+    """One warning for all files of a kind in which the same is wrong."""
+    more = f" (and {len(damaged) - 1} more like it)" if len(damaged) > 1 else ""
+    return [f"{damaged[0]}{end}{more}"] if damaged else []
+
+
+def _topologies(inputs: Inputs) -> list[Topology]:
+    """What can be read of the topologies; a damaged one must not take the rest with it.
+
+    Raises:
+        InputError: none can be read, and nothing else was given.
+    """
+    from gpuprof.readers.topology import read_topology
+
+    read: list[Topology] = []
+    damaged: list[InputError] = []
+    for path in inputs.topologies:
+        try:
+            read.append(read_topology(path))
+        except InputError as error:
+            damaged.append(error)
+    if damaged and not read and replace(inputs, topologies=[]).is_empty():
+        raise damaged[0]
+    inputs.warnings += _first_of([str(error) for error in damaged], "; it is left out")
+    return read
 
 
 def _file(path: Path, kind: str) -> InputFile:

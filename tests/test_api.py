@@ -107,10 +107,12 @@ def test_an_interrupted_report_leaves_nothing_half(
         assert [(p.name, p.read_text()) for p in out.iterdir()] == [(JSON_NAME, "older")]
 
 
-def test_a_place_that_can_not_be_written_is_the_users_fault(trace: Path) -> None:
-    """A file stands where the folder should be."""
+@pytest.mark.parametrize("name", ["out", "o" * 300])
+def test_a_place_that_can_not_be_written_is_the_users_fault(trace: Path, name: str) -> None:
+    """A file stands where the folder should be, or nobody can even ask whether it is there."""
+    place = trace / name if name == "out" else trace.parent / name
     with pytest.raises(GpuprofError, match="cannot write to") as caught:
-        write_reports(analyze_paths(trace), trace / "out")
+        write_reports(analyze_paths(trace), place)
     assert "--out" in caught.value.hint
 
 

@@ -13,6 +13,7 @@ from gpuprof.api import analyze
 from gpuprof.diagnosis import to_json
 from gpuprof.errors import InputError
 from gpuprof.inputs import gather
+from gpuprof.others import read_others
 
 NCCL = "node1:7:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
 SMI = "timestamp, utilization.gpu [%], power.draw [W]\n" + "".join(
@@ -198,3 +199,34 @@ def test_a_path_that_is_no_utf8_can_be_written_down(tmp_path: Path) -> None:
     diagnosis = analyze(path)
     assert diagnosis.inputs[0].endswith("rank\\udcff.json")
     assert to_json(diagnosis)
+
+
+WARNED = "n1:10:11 [3] misc/x.cc:1 NCCL WARN something\n"
+BOMB = '<?xml version="1.0"?><!DOCTYPE s [<!ENTITY a "aa">]><system version="1">&a;</system>'
+
+
+def test_a_damaged_topology_takes_nothing_with_it(tmp_path: Path) -> None:
+    """The log beside it is read, and what is wrong is said; alone it is an error."""
+    (tmp_path / "topo.xml").write_text(BOMB)
+    with pytest.raises(InputError, match="declares a document type"):
+        read_others(gather([tmp_path]))
+    (tmp_path / "nccl.log").write_text(WARNED)
+    inputs = gather([tmp_path])
+    assert read_others(inputs).comm_log is not None
+    (said,) = inputs.warnings
+    assert "topo.xml declares a document type" in said
+    assert said.endswith("; it is left out")
+
+
+def test_utf16_is_no_obstacle(tmp_path: Path) -> None:
+    """PowerShell's `>` writes it."""
+    for name, text in (
+        ("nccl.log", WARNED),
+        ("topo.txt", "\tGPU0\tGPU1\nGPU0\tX\tNV4\nGPU1\tNV4\tX\n"),
+    ):
+        (tmp_path / name).write_bytes(text.encode("utf-16"))
+    inputs = gather([tmp_path])
+    other = read_others(inputs)
+    assert other.comm_log is not None
+    assert [event.text for event in other.comm_log.events] == ["something"]
+    assert other.topologies[0].link("GPU0", "GPU1") == "NV4"

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 from gpuprof.analyzers.nccl.conditions import Facts
 from gpuprof.analyzers.nccl.evidence import class_evidence, finding, rank_list, row_evidence
+from gpuprof.analyzers.nccl.jobs import differing
 from gpuprof.commlog import CommLog
 from gpuprof.diagnosis import Finding, Fix
 from gpuprof.readers.nccl_grammar import version_key
@@ -116,7 +117,8 @@ def _versions(log: CommLog) -> list[Finding]:
         if row.process is not None and row.stated:
             groups[f"{row.library} {row.version}"].append((row.process, row.line))
     _add_silent(log, groups)
-    if len(groups) < 2:
+    groups = differing(log, groups)
+    if not groups:
         return []
     fix = Fix(
         title="Use one library on all nodes",
@@ -174,7 +176,8 @@ def _networks(log: CommLog) -> list[Finding]:
     groups: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for process, (network, line) in first.items():
         groups[network].append((process, line))
-    if len(groups) < 2:
+    groups = differing(log, groups)
+    if not groups:
         return []
     fix = Fix(
         title="Make the same network usable on all nodes",
@@ -213,7 +216,8 @@ def _plugins(log: CommLog) -> list[Finding]:
     if have:
         for process, line in absent.items():
             groups[""].append((process, line))
-    if len(groups) < 2 or _networks(log):
+    groups = differing(log, groups)
+    if not groups or _networks(log):
         return []
     fix = Fix(
         title="Install the same network plugin on all nodes",
@@ -287,7 +291,8 @@ def _environment(log: CommLog) -> list[Finding]:
         silent = [p for p in sorted(up) if log.processes[p].host not in speaking]
         if silent and len(rows) >= len({p for p in up if log.processes[p].host in speaking}):
             groups[""] += [(p, 0) for p in silent]
-        if len(groups) < 2:
+        groups = differing(log, groups)
+        if not groups:
             continue
         fix = Fix(
             title="Make the NCCL environment the same on all ranks",

@@ -7,6 +7,7 @@ compressed stream was whole.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import re
@@ -30,6 +31,7 @@ TRAILER_BYTES = 8
 """Checksum and length at the end of a gzip stream (RFC 1952)."""
 
 GZIP_MAGIC = b"\x1f\x8b"
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 KINETO_SIGNS = re.compile(
     rb'"traceEvents"|"deviceProperties"|"baseTimeNanoseconds"|"ph"\s*:\s*"[A-Za-z]"'
@@ -225,6 +227,11 @@ def head(path: str | os.PathLike[str], count: int = SNIFF_BYTES) -> bytes:
             if held >= count:
                 break
     return b"".join(parts)[:count]
+
+
+def decoded(data: bytes) -> str:
+    """Text of a file: UTF-16 where its mark says so, as PowerShell's `>` writes; else UTF-8."""
+    return data.decode("utf-16" if data.startswith(UTF16_MARKS) else "utf-8", "replace")
 
 
 def sniff(path: str | os.PathLike[str]) -> str:

@@ -72,8 +72,14 @@ BARE_KINDS = ("system", "pattern", "topology_node", "connected", "gdr")
 """INFO texts that people quote without the prefix."""
 
 
-def read_nccl_log(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> CommLog:
+def read_nccl_log(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    damaged: list[str] | None = None,
+) -> CommLog:
     """Reads one or many logs of one job; a folder stands for the files in it.
+
+    Args:
+        damaged: Gets a line for each compressed file whose end is lost.
 
     Raises:
         InputError: a file cannot be read, or no file holds a line of NCCL, RCCL or of PyTorch's
@@ -87,7 +93,7 @@ def read_nccl_log(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str
     reader = _Reader(CommLog(paths=places))
     for index, place in enumerate(places):
         reader.line = 1
-        for data in nccl_scan.chunks(Path(place)):
+        for data in nccl_scan.chunks(Path(place), damaged):
             reader.read(data, index)
     log = reader.finish()
     found = log.counts or log.events or log.transports or log.calls or log.bandwidths

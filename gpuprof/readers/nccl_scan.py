@@ -9,14 +9,15 @@ repeat. Only what is found is cut into lines.
 
 from __future__ import annotations
 
+import codecs
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuprof.readers.files import GZIP_MAGIC, ByteSource, open_file
+from gpuprof.readers.files import GZIP_MAGIC, UTF16_MARKS, ByteSource, open_file, shown
 from gpuprof.readers.nccl_grammar import BARE_HINT, INFO_KINDS
 
 CHUNK_BYTES = 8 << 20
@@ -24,6 +25,10 @@ CHUNK_BYTES = 8 << 20
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line is no log line (NCCL cuts its own at 1 KiB): cut, so that memory is bounded."""
+
+
+ESCAPES = re.compile(rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\(B)")
+"""What terminals take for colours: of launchers, of `grep --color`, and of the job itself."""
 
 
 class Chunk(NamedTuple):
@@ -46,7 +51,7 @@ class Found(NamedTuple):
     after: bytes = b""
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
+def _blocks(path: Path, damaged: list[str] | None) -> Iterator[bytes]:
     with open_file(path) as stream:
         if stream.read(len(GZIP_MAGIC)) != GZIP_MAGIC:
             stream.seek(0)
@@ -55,17 +60,40 @@ def _blocks(path: Path) -> Iterator[bytes]:
             return
     with ByteSource(path, block_bytes=CHUNK_BYTES) as source:
         yield from source.blocks()
+        if source.damaged and damaged is not None:
+            damaged.append(f"{shown(path)}: {source.damaged}, so its end is missing")
 
 
-def chunks(path: Path) -> Iterator[bytes]:
-    """Chunks of whole lines, carriage returns of Windows and of progress bars left in.
+def _utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same text in UTF-8, where the file's mark says that it is UTF-16."""
+    first = next(blocks, b"")
+    if not first.startswith(UTF16_MARKS):
+        yield first
+        yield from blocks
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
+    for block in chain((first,), blocks):
+        yield decoder.decode(block).encode("utf-8", "replace")
+
+
+def chunks(path: Path, damaged: list[str] | None = None) -> Iterator[bytes]:
+    """Chunks of whole lines in UTF-8, carriage returns of Windows and of progress bars left in,
+    colours taken out.
+
+    Args:
+        damaged: Gets a line if the file is compressed and its end is lost.
 
     Raises:
         InputError: the file cannot be read.
     """
+    for data in _whole_lines(_utf8(_blocks(path, damaged))):
+        yield ESCAPES.sub(b"", data) if b"\x1b" in data else data
+
+
+def _whole_lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
     rest: list[bytes] = []
     held = 0
-    for block in _blocks(path):
+    for block in blocks:
         end = block.rfind(b"\n") + 1
         if (end == 0 and held < MAX_LINE_BYTES) or held + len(block) < CHUNK_BYTES // 2:
             rest.append(block)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -367,3 +368,46 @@ def test_a_number_of_ranks_that_no_job_has_is_no_size(tmp_path: Path) -> None:
     )
     log = read_nccl_log(path)
     assert all(comm.size < 10**6 for comm in log.communicators)
+
+
+WARNED = "n1:10:11 [3] misc/x.cc:1 NCCL WARN something"
+SAID = "n1:10:11 [3] NCCL INFO NCCL_ALGO set by environment to Ring."
+
+
+@pytest.mark.parametrize(
+    "coloured",
+    [
+        lambda text: "".join(f"\x1b[36m{line}\x1b[0m\n" for line in text.splitlines()),
+        lambda text: text.replace("NCCL ", "\x1b[01;31m\x1b[KNCCL\x1b[m\x1b[K "),  # grep --color
+        lambda text: text.replace(" [3]", "\x1b(B\x1b[m [3]"),  # tput sgr0
+    ],
+)
+def test_colours_hide_nothing(tmp_path: Path, coloured: Callable[[str], str]) -> None:
+    """Launchers colour whole lines, grep the word it looked for; values end where they end."""
+    path = tmp_path / "nccl.log"
+    path.write_text(coloured(f"{SAID}\n{WARNED}\n"))
+    log = read_nccl_log(path)
+    assert [(s.variable, s.value) for s in log.env] == [("NCCL_ALGO", "Ring")]
+    assert [(e.text, e.line, log.host(e.process)) for e in log.events] == [("something", 2, "n1")]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_encodings_of_windows(tmp_path: Path, encoding: str) -> None:
+    """PowerShell's `kubectl logs … > nccl.log` writes UTF-16; also across chunks."""
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    path = tmp_path / "nccl.log"
+    text = f"{mark}{SAID}\r\n" + "é x\r\n" * (nccl_scan.CHUNK_BYTES // 8) + f"{WARNED}\r\n"
+    path.write_bytes(text.encode(encoding))
+    log = read_nccl_log(path)
+    assert [(s.variable, s.value) for s in log.env] == [("NCCL_ALGO", "Ring")]
+    assert [e.line for e in log.events] == [nccl_scan.CHUNK_BYTES // 8 + 2]
+
+
+def test_a_packed_log_that_is_cut_off_is_read_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "nccl.log.gz"
+    noise = "".join(f"n1:10:11 [3] NCCL INFO {n * 2654435761:x}\n" for n in range(20_000))
+    path.write_bytes(gzip.compress(f"{WARNED}\n{noise}".encode())[:-4000])
+    damaged: list[str] = []
+    log = read_nccl_log(path, damaged)
+    assert [e.text for e in log.events] == ["something"]
+    assert damaged == [f"{path}: the gzip stream is cut off, so its end is missing"]
