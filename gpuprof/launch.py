@@ -279,8 +279,7 @@ def tell_verdict(ended: Ended, *, report: bool, quiet: bool) -> None:
         if not report:
             return
         if not any(record.steps for record in manifest.ranks):
-            why = "; ".join(ended.notes) or "no Python process of the job trained with torch"
-            sys.stderr.write(f"gpuprof: no step was recorded: {why}\n")
+            sys.stderr.write(f"gpuprof: {_nothing(ended, manifest)}\n")
             return
         text = verdict(ended.folder, sys.stderr)
         if not quiet:
@@ -291,6 +290,15 @@ def tell_verdict(ended: Ended, *, report: bool, quiet: bool) -> None:
         sys.stderr.write(
             f"gpuprof: no verdict: interrupted; gpuprof analyze {ended.folder} has it\n"
         )
+
+
+def _nothing(ended: Ended, manifest: run.Manifest) -> str:
+    """Why there is nothing to judge. A rank's record is written at its first step, and again with
+    each window: one that says "recording" was ended by a signal, or past Python's own exit."""
+    if any(record.state == "recording" for record in manifest.ranks):
+        return f"no verdict: the job ended before its first window was recorded into {ended.folder}"
+    why = "; ".join(ended.notes) or "no Python process of the job trained with torch"
+    return f"no step was recorded: {why}"
 
 
 def end_like(status: int) -> None:

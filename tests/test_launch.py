@@ -162,6 +162,16 @@ def test_a_script_that_trains_is_recorded(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").is_file()
 
 
+def test_a_job_that_is_ended_early_is_not_said_to_train_nothing(tmp_path: Path) -> None:
+    """`os._exit`, or a signal, before the first window: neither window nor last record is there."""
+    pytest.importorskip("torch")
+    path = script(tmp_path, "import os\ntrain(3)\nos._exit(3)")
+    done = run_job(tmp_path, sys.executable, path, options=())
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+    assert "ended before its first window" in done.stderr
+
+
 def test_an_uncaught_exception_is_in_the_record(tmp_path: Path) -> None:
     """The traceback and the status are the script's own; the recording up to there is kept."""
     pytest.importorskip("torch")
