@@ -18,7 +18,7 @@ from gpuprof.analyzers.communication_fixes import SMALL_BYTES
 from gpuprof.analyzers.device_columns import peaks_of
 from gpuprof.analyzers.exposed import ExposedCollectives
 from gpuprof.analyzers.ranks import RankComparison
-from gpuprof.analyzers.wording import in_bytes, percent
+from gpuprof.analyzers.wording import in_bytes, milliseconds, percent, significant
 from gpuprof.diagnosis import Evidence
 
 MOST_KINDS = 3
@@ -51,7 +51,8 @@ def largest_kinds(rank: RankAccount, table: ExposedCollectives) -> list[Evidence
         each = f" of {in_bytes(int(kinds[1, i]))}" if kinds[1, i] > 0 else ""
         text = (
             f"{_count(mine.sum() / steps)} × {_NAMES[int(kinds[0, i])]}{each} a step:"
-            f" {exposed[i] / steps / 1e6:.2f} ms alone of {duration.sum() / steps / 1e6:.2f} ms"
+            f" {milliseconds(exposed[i] / steps / 1e6)} alone of"
+            f" {milliseconds(duration.sum() / steps / 1e6)}"
         )
         text += _bandwidth(rank, table, mine)
         lines.append(
@@ -73,7 +74,7 @@ def _bandwidth(rank: RankAccount, table: ExposedCollectives, mine: NDArray[np.bo
     reached = bus_bandwidth(kind, n_ranks, size, float(found.duration_ns[best]))
     if size < SMALL_BYTES or reached is None:
         return ""
-    text = f"; the fastest reaches {reached / 1e9:.3g} GB/s of bus bandwidth"
+    text = f"; the fastest reaches {significant(reached / 1e9)} GB/s of bus bandwidth"
     peaks = peaks_of(rank.main.info) if rank.main.info is not None else None
     link = link_of(peaks, n_ranks, same_host=n_ranks <= MOST_ON_A_NODE).busbw_bytes_per_s
     if not link:
@@ -96,9 +97,9 @@ def link_shares(first: RankAccount, comparison: RankComparison) -> list[Evidence
         evidence.append(
             Evidence(
                 text=f"Without the waiting, {_NAMES[int(line.kind)]} of {in_bytes(line.size_bytes)}"
-                f" over {line.n_ranks} ranks passes at {line.busbw_bytes_per_s / 1e9:.3g} GB/s of"
-                f" bus bandwidth, {percent(line.share)} of what the device's links"
-                f" give{said}.",
+                f" over {line.n_ranks} ranks passes at"
+                f" {significant(line.busbw_bytes_per_s / 1e9)} GB/s of bus bandwidth,"
+                f" {percent(line.share)} of what the device's links give{said}.",
                 value=round(float(line.share), 4),
                 unit="share of expected bandwidth",
             )

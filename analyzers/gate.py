@@ -17,6 +17,7 @@ from typing import Literal
 
 from gpuprof.analyzers.cause_changes import share_of
 from gpuprof.analyzers.change import PLAUSIBLE_NOISE
+from gpuprof.analyzers.wording import milliseconds
 from gpuprof.comparison import Comparison, StepChange
 from gpuprof.counted import counted
 from gpuprof.diagnosis import CAUSES, Diagnosis, Finding
@@ -119,9 +120,9 @@ def _check_slowdown(comparison: Comparison, limit: float) -> Check:
     if step is None or before is None or after is None:
         why = "the slowdown is not known: the length of a step is not known on both sides"
         return Check(SLOWDOWN, "unknown", limit, None, why, blocks=True)
-    lengths = f"{before:.4g} ms before, {after:.4g} ms now"
+    lengths = f"{milliseconds(before)} before, {milliseconds(after)} now"
     if comparison.verdict == "identical":
-        why = f"the baseline is the same recording as the run ({after:.4g} ms a step)"
+        why = f"the baseline is the same recording as the run ({milliseconds(after)} a step)"
         return Check(SLOWDOWN, "passed", limit, 0.0, why)
     unequal = _unequal(comparison)
     if unequal:
@@ -130,7 +131,7 @@ def _check_slowdown(comparison: Comparison, limit: float) -> Check:
     if comparison.verdict == "unknown":
         few = "no steps were found" if comparison.before.source == "none" else "too few steps"
         return _unmeasured(step, before, limit, f"{lengths}; {few}")
-    interval = f"99 % interval {step.low_ms:+.4g} to {step.high_ms:+.4g} ms"
+    interval = f"99 % interval {_signed(step.low_ms)} to {_signed(step.high_ms)}"
     if comparison.verdict == "slower" and step.change > limit:
         why = (
             f"a step takes {_percent(step.change)} longer than the baseline's, which is more than"
@@ -146,6 +147,13 @@ def _check_slowdown(comparison: Comparison, limit: float) -> Check:
         share = _percent(abs(step.change))
         why = f"a step is {share} {way} than the baseline's ({lengths}; {interval})"
     return Check(SLOWDOWN, "passed", limit, step.change, why)
+
+
+def _signed(change_ms: float | None) -> str:
+    """A change with its sign, "?" where the noise is unknown."""
+    if change_ms is None:
+        return "?"
+    return ("−" if change_ms < 0 else "+") + milliseconds(abs(change_ms))
 
 
 def _unequal(comparison: Comparison) -> str:

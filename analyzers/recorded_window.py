@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gpuprof.analyzers.wording import microseconds, percent
+from gpuprof.analyzers.wording import microseconds, milliseconds, percent, significant
 from gpuprof.diagnosis import Place
 from gpuprof.run import CallLine, LoaderWork, RankRecord, SyncLine
 
@@ -163,9 +163,9 @@ def window_warnings(told: Mapping[int, RecordedWindow]) -> list[str]:
     if slowed:
         worst = max(slowed, key=_slowed)
         found.append(
-            f"rank {worst.rank}: a step takes {worst.step_ms:.4g} ms in the recorded window and"
-            f" {worst.outside_ms:.4g} ms outside it: the profiler slows this run down, and shares"
-            " of host work are larger here than without it"
+            f"rank {worst.rank}: a step takes {milliseconds(worst.step_ms or 0.0)} in the recorded"
+            f" window and {milliseconds(worst.outside_ms or 0.0)} outside it: the profiler slows"
+            " this run down, and shares of host work are larger here than without it"
         )
     return found
 
@@ -185,15 +185,16 @@ def recording_cost(told: Mapping[int, RecordedWindow]) -> dict[str, str]:
     if window.call_us is not None and window.outside_ms:
         share = window.call_us / 1e3 / window.outside_ms
         facts["cost of gpuprof outside the windows"] = (
-            f"{microseconds(window.call_us)} a step ({100 * share:.2g} %)"
+            f"{microseconds(window.call_us)} a step ({significant(100 * share, 2)} %)"
         )
     if window.step_ms and window.outside_ms:
         facts["step in the recorded window"] = (
-            f"{window.step_ms:.4g} ms; {window.outside_ms:.4g} ms outside the windows"
+            f"{milliseconds(window.step_ms)}; {milliseconds(window.outside_ms)} outside the windows"
         )
     if window.windows_ms and window.run_ms:
         facts["starting and writing the windows"] = (
-            f"{window.windows_ms / 1e3:.2g} s of {window.run_ms / 1e3:.3g} s recorded"
+            f"{significant(window.windows_ms / 1e3, 2)} s of"
+            f" {significant(window.run_ms / 1e3)} s recorded"
         )
     if window.ready_ms is not None:
         facts[WAITING] = f"{percent(window.ready_frac)} of the recorded time"

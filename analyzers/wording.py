@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 
 def percent(share: float) -> str:
     """A share as text: "34 %", with one digit more below ten."""
@@ -32,5 +34,13 @@ def in_bytes(size: float) -> str:
     """A size in the largest decimal unit that leaves it at least 1: "25.2 MB"."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
-            return f"{size / scale:.3g} {unit}"
+            return f"{significant(size / scale)} {unit}"
     return f"{size:.0f} bytes"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with so many digits that count: "0.42", "17.9", "2,758". Whole numbers keep all of
+    theirs, and nothing is ever written as a power of ten: "2.76e+03 calls" is no sentence."""
+    if abs(value) >= 10**digits - 0.5:
+        return f"{value:,.0f}"
+    return f"{Decimal(f'{value:.{digits}g}'):f}"

@@ -66,7 +66,8 @@ def headline(comparison: Comparison, words: Catalog) -> str:
         tail=words.say("points.more") + interval if interval else "",
     )
     if comparison.verdict == "unknown":
-        said += f" {words.say('compare.unknown.whole' if whole else 'compare.unknown')}"
+        said += words.say("points.between")
+        said += words.say("compare.unknown.whole" if whole else "compare.unknown")
     return said
 
 
@@ -146,7 +147,7 @@ def to_text(comparison: Comparison, *, lang: str = "en") -> str:
     lines = [headline(comparison, words), *movements(comparison, words)]
     if comparison.verdict == "identical":
         lines += [words.say("compare.note", text=said(text.clean(w))) for w in comparison.warnings]
-        return "\n".join(lines).replace(text.NBSP, " ").replace("\u202f", " ") + "\n"
+        return "\n".join(lines).replace(text.NBSP, " ") + "\n"
     if comparison.step is not None:
         lines += [_bound(comparison, words), "", words.say("compare.parts")]
         for part in _shown(comparison):
@@ -181,7 +182,7 @@ def to_text(comparison: Comparison, *, lang: str = "en") -> str:
             "",
             *(words.say("compare.note", text=said(text.clean(w))) for w in comparison.warnings),
         ]
-    return "\n".join(lines).replace(text.NBSP, " ").replace("\u202f", " ") + "\n"
+    return "\n".join(lines).replace(text.NBSP, " ") + "\n"
 
 
 def _head(words: Catalog, *keys: str, last: bool = True) -> str:

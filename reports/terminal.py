@@ -93,7 +93,7 @@ class _Printer:
             ("·", "-"),
         ):
             value = value.replace(fancy, ascii_)
-        words = value.replace("\u202f", " ").split(text.NBSP)
+        words = value.split(text.NBSP)
         return text.NBSP.join(word.encode("ascii", "replace").decode("ascii") for word in words)
 
     def line(self, value: str, style: str = "", indent: int = 0, first: str = "") -> None:
@@ -118,7 +118,7 @@ class _Printer:
 
     def spaced(self, value: str) -> str:
         """Plain spaces for those that only kept a number and its unit on one line."""
-        return value.replace(text.NBSP, " ").replace("\u202f", " ")
+        return value.replace(text.NBSP, " ")
 
     def plain_keep(self, value: str) -> str:
         """Like `plain`, but keeps the spaces that align columns."""

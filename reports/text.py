@@ -141,13 +141,13 @@ def short_kernel_name(name: str, limit: int = MAX_KERNEL_NAME) -> str:
 
 
 def number(value: float, digits: int) -> str:
-    """A number with a fixed count of decimals and thousands separated by a thin space."""
-    return f"{value:,.{digits}f}".replace(",", "\u202f")
+    """A number with a fixed count of decimals and thousands apart, as sentences write them."""
+    return f"{value:,.{digits}f}"
 
 
 def milliseconds(value: float, *, unit: bool = True) -> str:
     """A duration given in ms, in the unit that reads best: `175.2 ms`, `1.24 s`, `45 µs`."""
-    text, _, name = wording.milliseconds(value).replace(",", "\u202f").partition(" ")
+    text, _, name = wording.milliseconds(value).partition(" ")
     return f"{text}{NBSP}{name}" if unit else text
 
 

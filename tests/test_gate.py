@@ -258,7 +258,8 @@ def test_recordings_are_gated_against_recordings(
 @pytest.mark.parametrize(
     "arguments",
     [(), ("--max", "dataloader"), ("--max", "nothing=5%"), ("--max", "dataloader=500%"),
-     ("--max", "dataloader=nan"), ("--max-slowdown", "5"), ("--baseline", "missing.json")],
+     ("--max", "dataloader=nan"), ("--max-slowdown", "5"), ("--baseline", "missing.json"),
+     ("--max", "dataloader=5%", "--max", "dataloader=50%")],
 )  # fmt: skip
 def test_wrong_usage_is_one_line_and_status_2(
     kept: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]

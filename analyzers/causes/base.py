@@ -26,7 +26,7 @@ from gpuprof.analyzers.pricing import Price, gain_of, mean_price, trusted
 from gpuprof.analyzers.recorded_window import READY_FROM, RecordedWindow
 from gpuprof.analyzers.roofline import RooflineSummary
 from gpuprof.analyzers.why_late import RankParts
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import milliseconds, percent
 from gpuprof.diagnosis import (
     CAUSES,
     Bound,
@@ -102,6 +102,19 @@ class RunView:
     @property
     def has_steps(self) -> bool:
         return self.first.main.steps.source != "none"
+
+    @property
+    def each_step(self) -> str:
+        """What shares are shares of, in a sentence: without steps there is only the recording."""
+        return "each step" if self.has_steps else "the recording"
+
+    def time_of(self, share: float) -> str:
+        """A share as time: "58.7 ms of each 177.6 ms step"."""
+        whole_ms = self.step_ms()
+        whole = f"each {milliseconds(whole_ms)} step"
+        if not self.has_steps:
+            whole = f"the recorded {milliseconds(whole_ms)}"
+        return f"{milliseconds(share * whole_ms)} of {whole}"
 
     @property
     def ready_frac(self) -> float:

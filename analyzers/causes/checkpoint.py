@@ -46,7 +46,7 @@ from gpuprof.analyzers.copies import exposed_ns, find_copies
 from gpuprof.analyzers.intervals import Spans, empty, merge
 from gpuprof.analyzers.places import lines_within, records_lines
 from gpuprof.analyzers.recorded_window import with_called_lines
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import in_bytes, milliseconds, percent, significant
 from gpuprof.counted import agrees, counted
 from gpuprof.diagnosis import Evidence, Fix, NotJudged, Place, RuledOut
 from gpuprof.distinct import is_in
@@ -103,7 +103,7 @@ def judge(run: RunView) -> Verdict:
         return RuledOut(
             cause=ID,
             why=too_little("idle while a checkpoint is written", share, run)
-            + f" ({_number(first)} in the recorded steps, {first.mean_ms:.3g} ms each)",
+            + f" ({_number(first)} in the recorded steps, {milliseconds(first.mean_ms)} each)",
             share=share,
         )
     gain = run.price("checkpoint")
@@ -145,7 +145,7 @@ def _outside_the_window(run: RunView) -> Verdict | None:
     worst = max(timed, key=lambda window: window.saving_frac)
     share = min(worst.saving_frac, 1.0)
     number = "one save" if worst.saves == 1 else f"{worst.saves} saves"
-    each = f"{number}, {worst.saving_ms / worst.saves:.3g} ms each"
+    each = f"{number}, {milliseconds(worst.saving_ms / worst.saves)} each"
     if share < run.named_from:
         return RuledOut(
             cause=ID,
@@ -257,9 +257,10 @@ def _evidence(
     saves = all_saves[worst]
     n_steps = int(np.count_nonzero(rank.main.steps.keep))
     usual = _usual_step_ms(rank, saves)
-    each = f"A save stops training for {saves.mean_ms:.3g} ms"
+    each = f"A save stops training for {milliseconds(saves.mean_ms)}"
     if usual:
-        each += f", as long as {saves.mean_ms / usual:.2g} steps of {usual:.3g} ms"
+        times = significant(saves.mean_ms / usual, 2)
+        each += f", as long as {times} steps of {milliseconds(usual)}"
     device = "The device is" if run.has_device else "Training is"
     evidence = [
         Evidence(
@@ -293,8 +294,8 @@ def _evidence(
         per_save = saves.bytes / len(saves)
         evidence.append(
             Evidence(
-                text=f"{per_save / 1e6:,.3g} MB are copied to the host in a save; from start to end"
-                f" it writes {per_save / 1e6 / (saves.mean_ms / 1e3):,.3g} MB/s.",
+                text=f"{in_bytes(per_save)} are copied to the host in a save; from start to end"
+                f" it writes {in_bytes(per_save / (saves.mean_ms / 1e3))}/s.",
                 value=per_save,
                 unit="bytes per save",
             )
@@ -326,7 +327,7 @@ def _fixes(run: RunView, saves: list[_Saves], mine: _Saves) -> list[Fix]:
             Fix(
                 title="Save less often",
                 detail=f"A checkpoint every {mine.period} step{'s' if mine.period > 1 else ''} of"
-                f" {step_ms:.3g} ms guards {mine.period * step_ms / 1e3:.3g} s of"
+                f" {milliseconds(step_ms)} guards {milliseconds(mine.period * step_ms)} of"
                 " work. Ten times as rarely costs a tenth.",
                 code=f"if step % {10 * mine.period} == 0:\n    save(…)",
                 cost="more work to repeat after a failure",

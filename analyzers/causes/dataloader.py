@@ -40,7 +40,7 @@ from gpuprof.analyzers.causes.base import (
 from gpuprof.analyzers.intervals import Spans
 from gpuprof.analyzers.places import lines_within, records_lines
 from gpuprof.analyzers.recorded_window import with_called_lines
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import milliseconds, percent
 from gpuprof.counted import agrees, counted
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
 
@@ -76,9 +76,9 @@ def judge(run: RunView) -> Verdict:
         )
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, "input"))
     spans = _fetches(worst)
-    title = f"The device waits {percent(share)} of each step for the next batch"
+    title = f"The device waits {percent(share)} of {run.each_step} for the next batch"
     if not run.has_device:
-        title = f"Training waits {percent(share)} of each step for the next batch"
+        title = f"Training waits {percent(share)} of {run.each_step} for the next batch"
     return finding(
         ID,
         title,
@@ -141,25 +141,23 @@ def _not_waiting(run: RunView, spans: Spans, share: float) -> str:
     each = float(np.mean(spans.lengths)) / 1e6
     return (
         f"waiting for data: {percent(share)} of the step, named from {percent(run.named_from)}"
-        f" (the loader takes {each:.1f} ms a batch on average)"
+        f" (the loader takes {milliseconds(each)} a batch on average)"
     )
 
 
 def _evidence(run: RunView, rank: RankAccount, spans: Spans, share: float) -> list[Evidence]:
-    step_ms = run.step_ms()
     each_ms = float(np.mean(spans.lengths)) / 1e6
     evidence = [
         Evidence(
             text=f"{'The device is idle' if run.has_device else 'Nothing is computed'}"
-            f" {share * step_ms:.1f} ms of each {step_ms:.1f} ms step while the training loop is"
-            " inside the loader.",
+            f" {run.time_of(share)} while the training loop is inside the loader.",
             value=round(share, 4),
             unit="share of step",
             windows=run.longest_gaps(rank, "input"),
         ),
         Evidence(
-            text=f"Fetching a batch takes {each_ms:.1f} ms on average over {len(spans)} fetches"
-            f" (longest {float(spans.lengths.max()) / 1e6:.1f} ms).",
+            text=f"Fetching a batch takes {milliseconds(each_ms)} on average over {len(spans)}"
+            f" fetches (longest {milliseconds(float(spans.lengths.max()) / 1e6)}).",
             value=round(each_ms, 3),
             unit="ms",
         ),
@@ -184,9 +182,10 @@ def _evidence(run: RunView, rank: RankAccount, spans: Spans, share: float) -> li
     if _uneven(spans):
         evidence.append(
             Evidence(
-                text=f"Waits are uneven: the median is {float(np.median(spans.lengths)) / 1e6:.1f}"
-                f" ms, the longest {float(spans.lengths.max()) / 1e6:.1f} ms: now and then one"
-                " batch, or one worker, is slow.",
+                text="Waits are uneven: the median is"
+                f" {milliseconds(float(np.median(spans.lengths)) / 1e6)}, the longest"
+                f" {milliseconds(float(spans.lengths.max()) / 1e6)}: now and then one batch,"
+                " or one worker, is slow.",
                 unit="",
             )
         )
@@ -222,8 +221,8 @@ def _fixes(run: RunView, spans: Spans, gain: Gain | None) -> list[Fix]:
         number = needed if needed is not None else (max(2, min(8, cores - 1)) if cores else 4)
         batch_ms = float(np.mean(spans.lengths)) / 1e6
         why = (
-            f"A batch takes {batch_ms:.0f} ms to make and the step without the wait"
-            f" {gain.step_ms:.0f} ms, so {counted(number, 'worker')}"
+            f"A batch takes {milliseconds(batch_ms)} to make and the step without the wait"
+            f" {milliseconds(gain.step_ms)}, so {counted(number, 'worker')}"
             f" {agrees(number, 'keeps', 'keep')} up with room to spare."
             if needed is not None and gain is not None
             else "Worker processes prepare batches while the device computes."

@@ -103,7 +103,7 @@ def judge(run: RunView) -> Verdict:
             return other
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
     who = "device waits for the host" if run.has_device else "CPU is busy outside of operators"
-    title = f"The {who} {percent(share)} of each step"
+    title = f"The {who} {percent(share)} of {run.each_step}"
     if share > charged:
         title = (
             f"Late hosts, the ranks' own and those they wait for, hold {percent(share)} of a step"
@@ -234,13 +234,11 @@ def _split(rank: RankAccount) -> dict[str, float]:
 def _evidence(
     run: RunView, rank: RankAccount, charged: float, unprofiled: Gain | None
 ) -> list[Evidence]:
-    step_ms = run.step_ms()
     evidence = [
         Evidence(
-            text=f"{charged * step_ms:.1f} ms of each {step_ms:.1f} ms step the host is late with"
-            " the next launch."
+            text=f"{run.time_of(charged)} the host is late with the next launch."
             if run.has_device
-            else f"{charged * step_ms:.1f} of {step_ms:.1f} ms a step pass outside of operators.",
+            else f"{run.time_of(charged)} pass outside of operators.",
             value=round(charged, 4),
             unit="share of step",
             windows=run.longest_gaps(rank, "host"),

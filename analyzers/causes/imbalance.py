@@ -41,7 +41,7 @@ from gpuprof.analyzers.group_skew import evidence_of
 from gpuprof.analyzers.imbalance import bubble_frac
 from gpuprof.analyzers.late_reasons import has_larger_launches, kernels_of, look_at_device
 from gpuprof.analyzers.pricing import gain_of
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import milliseconds, percent, significant
 from gpuprof.analyzers.work_skew import (
     Bubble,
     Skew,
@@ -213,13 +213,13 @@ def _title(skew: Skew, bubble: Bubble | None, uneven: bool) -> str:
 def _skew_evidence(skew: Skew, worker: str) -> list[Evidence]:
     slowest = skew.labels[skew.heaviest]
     ranked = sorted(zip(skew.compute_ms.tolist(), skew.labels, strict=True), reverse=True)
-    listed = ", ".join(f"{label}: {ms:.3g}" for ms, label in ranked[:_MOST_LISTED])
+    listed = ", ".join(f"{label}: {significant(ms)}" for ms, label in ranked[:_MOST_LISTED])
     more = "" if len(ranked) <= _MOST_LISTED else ", …"
     evidence = [
         Evidence(
-            text=f"{worker.capitalize()} {slowest} computes {skew.compute_ms.max():.3g} ms of each"
-            f" {skew.step_ms:.3g} ms step, {percent(skew.spread_frac)} more than the mean of"
-            f" {skew.compute_ms.mean():.3g} ms.",
+            text=f"{worker.capitalize()} {slowest} computes {milliseconds(skew.compute_ms.max())}"
+            f" of each {milliseconds(skew.step_ms)} step, {percent(skew.spread_frac)} more than the"
+            f" mean of {milliseconds(skew.compute_ms.mean())}.",
             value=round(skew.lost_frac, 4),
             unit="share of step",
         ),

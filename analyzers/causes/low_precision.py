@@ -101,7 +101,7 @@ def judge(run: RunView) -> Verdict:
         )
     return finding(
         ID,
-        f"Matrix work in fp32 without tensor cores holds {percent(share)} of each step",
+        f"Matrix work in fp32 without tensor cores holds {percent(share)} of {run.each_step}",
         share=share,
         gain=gain,
         confidence=confidence(run, share, gain, certain=0.8),

@@ -44,7 +44,7 @@ from gpuprof.analyzers.causes.base import (
 from gpuprof.analyzers.copies import Copies, exposed_ns, exposed_spans, find_copies
 from gpuprof.analyzers.host import SMALL_BYTES, Blocking
 from gpuprof.analyzers.places import lines_of
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import milliseconds, percent, significant
 from gpuprof.diagnosis import Evidence, Fix, Place, RuledOut, Window
 
 I64 = NDArray[np.int64]
@@ -92,7 +92,7 @@ def judge(run: RunView) -> Verdict:
     kinds = _kinds(rank, mine)
     return finding(
         ID,
-        f"Copies between host and device hold up {percent(share)} of each step",
+        f"Copies between host and device hold up {percent(share)} of {run.each_step}",
         share=share,
         gain=explained(gain, HOW),
         confidence=confidence(run, share, gain),
@@ -123,8 +123,8 @@ def _not_named(run: RunView, copies: list[Copies], share: float) -> Verdict:
     return RuledOut(
         cause=ID,
         why=too_little("copies between host and device that nothing hides", share, run)
-        + f" ({_count(first.per_step)} a step, {first.ms_per_step:.2g} ms in all, {beside} of"
-        " it beside other work)",
+        + f" ({_count(first.per_step)} a step, {milliseconds(first.ms_per_step)} in all, {beside}"
+        " of it beside other work)",
         share=share,
     )
 
@@ -183,10 +183,7 @@ def _evidence(
     total = max(rank.main.budget.total_ns, 1)
     exposed = exposed_ns(rank, copies) / total
     waiting = int(_waiting_ns(rank).sum()) / total
-    text = (
-        f"For {exposed * step_ms:.1f} ms of each {step_ms:.1f} ms step the device only copies to or"
-        " from the host."
-    )
+    text = f"For {run.time_of(exposed)} the device only copies to or from the host."
     evidence = [
         Evidence(
             text=text,
@@ -198,8 +195,8 @@ def _evidence(
     if waiting > 0.1 * share:
         evidence.append(
             Evidence(
-                text=f"It is idle another {waiting * step_ms:.1f} ms because the host had to wait"
-                " until a copy out of pageable memory was staged.",
+                text=f"It is idle another {milliseconds(waiting * step_ms)} because the host had to"
+                " wait until a copy out of pageable memory was staged.",
                 value=round(waiting, 4),
                 unit="share of step",
             )
@@ -220,8 +217,8 @@ def _kind_evidence(inward: bool, pageable: int, copies: Copies) -> Evidence:
         each = "None of them blocks"
     return Evidence(
         text=f"Copies {way}{side}: {_count(copies.per_step)} a step,"
-        f" {_size(copies.mean_bytes)} each on average, {copies.ms_per_step:.2g} ms a step in all,"
-        f" at {copies.gb_per_s:.2g} GB/s."
+        f" {_size(copies.mean_bytes)} each on average, {milliseconds(copies.ms_per_step)} a step in"
+        f" all, at {significant(copies.gb_per_s, 2)} GB/s."
         f" {each} the host.",
         value=round(copies.gb_per_s, 3),
         unit="GB/s",
@@ -231,7 +228,7 @@ def _kind_evidence(inward: bool, pageable: int, copies: Copies) -> Evidence:
 def _size(n_bytes: float) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= size:
-            return f"{n_bytes / size:.3g} {unit}"
+            return f"{significant(n_bytes / size)} {unit}"
     return f"{n_bytes:.0f} bytes"
 
 

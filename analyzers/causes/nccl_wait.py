@@ -60,7 +60,7 @@ from gpuprof.analyzers.lateness import LateRank
 from gpuprof.analyzers.places import lines_within, records_lines
 from gpuprof.analyzers.pricing import gain_of
 from gpuprof.analyzers.ranks import RankComparison
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import milliseconds, percent
 from gpuprof.analyzers.work_skew import find_bubble, price_evened_out, rank_skew
 from gpuprof.diagnosis import Evidence, Gain, NotJudged, Place, RuledOut, Window
 
@@ -127,7 +127,7 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
             )
         come = "comes" if len(late) == 1 else "come"
         title = f"{named_ranks(late).capitalize()} {come} late: the others wait"
-        title += f" {percent(waiting_frac(run.ranks, comparison, late))} of each step"
+        title += f" {percent(waiting_frac(run.ranks, comparison, late))} of {run.each_step}"
     else:
         if (others := run.may_be_others(ID, share)) is not None:
             return others
@@ -137,7 +137,7 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
             if waiting >= MOSTLY * share:
                 why += f"; {percent(waiting)} is waiting for other ranks, and none of them is late"
             return RuledOut(cause=ID, why=why, share=share)
-        title = f"Communication that nothing hides takes {percent(share)} of each step"
+        title = f"Communication that nothing hides takes {percent(share)} of {run.each_step}"
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
     table = exposed_collectives(worst)
     certain = CERTAIN if all(one.lasting for one in comparison.late) else 0.85
@@ -244,9 +244,9 @@ def _who_is_late(run: RunView, comparison: RankComparison, late: tuple[int, ...]
             bucket, own_ms, others_ms = held
             evidence.append(
                 Evidence(
-                    text=f"Rank {one.rank} spends {own_ms:.3g} ms of each step"
+                    text=f"Rank {one.rank} spends {milliseconds(own_ms)} of each step"
                     f" {_doing(bucket, run.has_device)},"
-                    f" the others {others_ms:.3g} ms.",
+                    f" the others {milliseconds(others_ms)}.",
                     value=round(own_ms - others_ms, 3),
                     unit="ms per step",
                 )
@@ -317,7 +317,7 @@ def _alone(run: RunView) -> Verdict:
     table = tables[run.ranks.index(worst)]
     return finding(
         ID,
-        f"Communication that nothing hides takes {percent(share)} of each step",
+        f"Communication that nothing hides takes {percent(share)} of {run.each_step}",
         share=share,
         gain=explained(gain, HOW),
         confidence=confidence(run, share, gain, certain=0.93),
@@ -347,13 +347,11 @@ def _hidden(run: RunView, tables: list[ExposedCollectives], share: float) -> str
 def _evidence(
     run: RunView, rank: RankAccount, table: ExposedCollectives, share: float
 ) -> list[Evidence]:
-    step_ms = run.step_ms()
     of = f" of rank {rank.rank}" if len(run.ranks) > 1 else ""
     device = "the device" if run.has_device else "training"
     evidence = [
         Evidence(
-            text=f"For {share * step_ms:.1f} ms of each {step_ms:.1f} ms step {device} only"
-            " communicates.",
+            text=f"For {run.time_of(share)} {device} only communicates.",
             value=round(share, 4),
             unit="share of step",
             windows=_longest(run, rank, table),

@@ -49,7 +49,7 @@ from gpuprof.analyzers.intervals import contains, covered
 from gpuprof.analyzers.operators import innermost
 from gpuprof.analyzers.places import lines_of
 from gpuprof.analyzers.recorded_window import with_called_lines
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import milliseconds, percent, significant
 from gpuprof.counted import agrees, counted
 from gpuprof.diagnosis import Evidence, Fix, NotJudged, Place, RuledOut, Window
 from gpuprof.distinct import is_in
@@ -114,9 +114,10 @@ def judge(run: RunView) -> Verdict:
             share=share,
         )
     worst = max(run.ranks, key=_share)
-    title = f"Blocking calls leave the device idle {percent(share)} of each step"
+    title = f"Blocking calls leave the device idle {percent(share)} of {run.each_step}"
     if share > charged:
-        title = f"Blocking calls keep other waits, {percent(share)} of each step, from being hidden"
+        of = f"{percent(share)} of {run.each_step}"
+        title = f"Blocking calls keep other waits, {of}, from being hidden"
     return finding(
         ID,
         title,
@@ -190,7 +191,7 @@ def _harmless(run: RunView, calls: int, share: float) -> str:
     if waited > 1.0:
         text += (
             f" ({counted(per_step, 'blocking call')} a step {agrees(per_step, 'waits', 'wait')}"
-            f" {waited:.0f} ms in all, but the device is busy meanwhile)"
+            f" {milliseconds(waited)} in all, but the device is busy meanwhile)"
         )
     return text
 
@@ -224,10 +225,9 @@ def _by_spelling(rank: RankAccount) -> list[tuple[str, int]]:
 def _evidence(run: RunView, rank: RankAccount, share: float) -> list[Evidence]:
     steps = max(len(rank.main.steps), 1)
     n_calls = int(_counted(rank).sum())
-    step_ms = run.step_ms()
     evidence = [
         Evidence(
-            text=f"The device is idle {share * step_ms:.1f} ms of each {step_ms:.1f} ms step"
+            text=f"The device is idle {run.time_of(share)}"
             " because a blocking call had emptied its queue.",
             value=round(share, 4),
             unit="share of step",
@@ -236,15 +236,15 @@ def _evidence(run: RunView, rank: RankAccount, share: float) -> list[Evidence]:
         Evidence(
             text=f"{counted(n_calls / steps, 'blocking call')} a step;"
             f" {agrees(n_calls / steps, 'it waits', 'they wait')}"
-            f" {float(_waited(rank).sum()) / steps / 1e6:.1f} ms a step on a busy device, which by"
-            " itself costs nothing.",
+            f" {milliseconds(float(_waited(rank).sum()) / steps / 1e6)} a step on a busy device,"
+            " which by itself costs nothing.",
             value=round(n_calls / steps, 2),
             unit="calls per step",
         ),
     ]
     spelled = _by_spelling(rank)
     if spelled:
-        text = ", ".join(f"{count / steps:.3g} × {what}" for what, count in spelled[:4])
+        text = ", ".join(f"{significant(count / steps)} × {what}" for what, count in spelled[:4])
         evidence.append(Evidence(text=f"A step makes them as: {text}.", unit=""))
     return evidence
 

@@ -13,6 +13,7 @@ from gpuprof.analyzers.nccl.flight_waits import (
     root_ranks,
     stalled_devices,
 )
+from gpuprof.analyzers.wording import milliseconds
 from gpuprof.counted import counted
 from gpuprof.diagnosis import Evidence, Finding, Fix, Place
 from gpuprof.readers.flight_recorder import Entry, FlightRecords, RankDump
@@ -63,7 +64,7 @@ def _did(dump: RankDump, reported: Wait | None) -> str:
     text = f"last issued {last.describe()} in group {last.group} {last.description}".rstrip()
     if reported is not None and last.created_ns is not None and reported.since_ns:
         gap = (reported.since_ns - last.created_ns) / 1e6
-        text += f", {gap:.1f} ms before the others began to wait" if gap > 0 else ""
+        text += f", {milliseconds(gap)} before the others began to wait" if gap > 0 else ""
     return text + f", and has {counted(len(pending), 'call')} that never finished"
 
 

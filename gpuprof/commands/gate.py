@@ -40,6 +40,11 @@ def _limits(given: Sequence[str]) -> dict[str, float]:
             raise click.BadParameter(
                 f"{cause!r} is no cause; there are {', '.join(LIMITED)}", param_hint="--max"
             )
+        if cause in allowed:
+            raise click.BadParameter(
+                f"{cause} has two limits; give one: the last would hide the others",
+                param_hint="--max",
+            )
         allowed[cause] = share
     return allowed
 

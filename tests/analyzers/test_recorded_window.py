@@ -47,7 +47,7 @@ def test_a_quiet_machine_is_not() -> None:
 def test_steps_that_the_profiler_slows_down_are_told() -> None:
     """A gain in milliseconds is one of the recorded steps."""
     (line,) = window_warnings(told(step_ms=90.0, ready_ms=None, outside_ms=60.0))
-    assert "90 ms in the recorded window and 60 ms outside" in plain(line)
+    assert "90.0 ms in the recorded window and 60.0 ms outside" in plain(line)
 
 
 def test_too_few_steps_outside_say_nothing() -> None:
@@ -69,7 +69,7 @@ def test_the_cost_of_recording_is_a_fact() -> None:
     """Each with its unit, and as a share of the step that it is added to."""
     facts = recording_cost(told(step_ms=52.0, ready_ms=1.0, outside_ms=50.0))
     assert facts["cost of gpuprof outside the windows"] == "5.0 µs a step (0.01 %)"
-    assert facts["step in the recorded window"] == "52 ms; 50 ms outside the windows"
+    assert facts["step in the recorded window"] == "52.0 ms; 50.0 ms outside the windows"
     assert facts["starting and writing the windows"] == "0.4 s of 9 s recorded"
     assert recording_cost({}) == {}
 

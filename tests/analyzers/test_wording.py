@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprof.analyzers.wording import percent
+from gpuprof.analyzers.wording import percent, significant
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,22 @@ from gpuprof.analyzers.wording import percent
     ],
 )
 def test_shares_have_a_digit_more_below_ten(share: float, text: str) -> None:
-    assert percent(share).replace("\u00a0", " ").replace("\u202f", " ") == text
+    assert percent(share).replace("\u00a0", " ") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0, 3, "0"),
+        (0.4211, 3, "0.421"),
+        (0.00001234, 2, "0.000012"),
+        (17.94, 3, "17.9"),
+        (999.4, 3, "999"),
+        (999.6, 3, "1,000"),
+        (2_758, 3, "2,758"),
+        (99.6, 2, "100"),
+    ],
+)
+def test_numbers_are_never_written_as_powers_of_ten(value: float, digits: int, text: str) -> None:
+    """ "2.76e+03 calls" in a sentence is read by nobody."""
+    assert significant(value, digits) == text

@@ -69,18 +69,18 @@ def test_clean_block_keeps_the_layout_of_code() -> None:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [(175.2, "175.2 ms"), (9.04, "9.04 ms"), (0.31, "310 µs"), (0.004, "4.0 µs"), (0, "0.00 ms"),
-     (1_240, "1 240 ms"), (90_000, "90.0 s"), (-12.34, "-12.3 ms"), (0.99951, "1.00 ms"),
-     (0.9994, "999 µs"), (9.996, "10.0 ms"), (999.6, "1 000 ms"), (9_999.6, "10.0 s")],
+     (1_240, "1,240 ms"), (90_000, "90.0 s"), (-12.34, "-12.3 ms"), (0.99951, "1.00 ms"),
+     (0.9994, "999 µs"), (9.996, "10.0 ms"), (999.6, "1,000 ms"), (9_999.6, "10.0 s")],
 )  # fmt: skip
 def test_durations_take_the_unit_that_reads_best(value: float, shown: str) -> None:
-    plain = text.milliseconds(value).replace(text.NBSP, " ").replace("\u202f", " ")
+    plain = text.milliseconds(value).replace(text.NBSP, " ")
     assert plain == shown
 
 
 @given(st.floats(0, 1e6))
 def test_no_duration_is_shown_in_a_unit_too_small_for_it(value: float) -> None:
     """1000 µs are a millisecond, also where rounding makes them so."""
-    number, unit = text.milliseconds(value).replace("\u202f", "").split(text.NBSP)
+    number, unit = text.milliseconds(value).replace(",", "").split(text.NBSP)
     assert unit != "µs" or float(number) < 1_000
     assert unit != "ms" or float(number) < 10_000
 
@@ -88,7 +88,7 @@ def test_no_duration_is_shown_in_a_unit_too_small_for_it(value: float) -> None:
 def test_analyzers_and_reports_write_a_duration_alike() -> None:
     """A sentence and the table under it show one number."""
     for value in (0.0456, 0.31, 1.234, 97.35, 117.57, 999.96, 2_543.2, 12_345.6):
-        shown = text.milliseconds(value).replace(text.NBSP, " ").replace("\u202f", ",")
+        shown = text.milliseconds(value).replace(text.NBSP, " ")
         assert wording.milliseconds(value) == shown
 
 

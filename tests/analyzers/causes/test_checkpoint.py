@@ -181,7 +181,7 @@ def test_saves_outside_the_window_are_found_without_a_gain() -> None:
     assert found.share == pytest.approx(0.2)
     assert found.gain is None
     assert [(place.file, place.line) for place in found.where] == [("train.py", 61)]
-    assert "4 saves, 500 ms each" in texts(found.evidence)
+    assert "4 saves, 500.0 ms each" in texts(found.evidence)
     assert found.confidence <= 0.6
 
 

@@ -50,8 +50,8 @@ def test_a_loader_in_the_training_process_is_found_with_share_and_gain() -> None
     assert finding.ranks == (0,)
     assert finding.confidence > 0.9
     said = plain(texts(finding.evidence))
-    assert "4.0 ms of each 5.0 ms step" in said
-    assert "Fetching a batch takes 4.0 ms on average over 6 fetches" in said
+    assert "4.00 ms of each 5.01 ms step" in said
+    assert "Fetching a batch takes 4.00 ms on average over 6 fetches" in said
     assert "num_workers=0" in said
     windows = finding.evidence[0].windows
     assert len(windows) == 3
@@ -132,7 +132,7 @@ def test_a_slow_loader_that_the_device_hides_is_ruled_out_with_its_time() -> Non
     verdict = judged(training(8, load_us=900))
     assert isinstance(verdict, RuledOut)
     assert "0.0 % of the step, named from 5.0 %" in plain(verdict.why)
-    assert "0.9 ms a batch" in plain(verdict.why)
+    assert "900 µs a batch" in plain(verdict.why)
 
 
 @pytest.mark.parametrize(("load_us", "is_named"), [(53.0, False), (54.0, True)])
@@ -165,6 +165,10 @@ def test_without_steps_the_band_is_doubled(load_us: float, is_named: bool) -> No
     assert isinstance(verdict, Finding) is is_named
     if isinstance(verdict, Finding):
         assert verdict.confidence <= 0.7
+        said = plain(verdict.title + texts(verdict.evidence))
+        assert "of the recording" in said
+        assert "of the recorded 3.3" in said
+        assert "each" not in said.partition("\n\n")[0]
 
 
 @pytest.mark.parametrize(("reduction", "is_named"), [(0.0199, False), (0.02, True)])
