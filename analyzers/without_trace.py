@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuprof.analyzers.sources import OtherSources, Verdicts, findings_of, join
 from gpuprof.diagnosis import (
     BUCKETS,
@@ -14,7 +16,11 @@ from gpuprof.diagnosis import (
     StepsSummary,
 )
 
+if TYPE_CHECKING:
+    from gpuprof.commlog import CommLog
+
 _NO_TRACE = "a trace of some steps"
+UNREAD = "NCCL warned of something, but nothing here shows that it did harm."
 
 
 def diagnose_without_trace(other: OtherSources, version: str) -> Diagnosis:
@@ -32,6 +38,8 @@ def diagnose_without_trace(other: OtherSources, version: str) -> Diagnosis:
     sizes = [c.size for c in log.communicators] if log is not None else []
     devices = sorted({d.name for s in other.samples for d in s.devices if d.name})
     first = next(iter(verdicts.findings), None)
+    unread = "" if first is not None or log is None else _unread(log)
+    well = UNREAD if unread else "Nothing is wrong in what was given."
     return Diagnosis(
         gpuprof=version,
         inputs=tuple(file.path for file in other.files),
@@ -47,7 +55,13 @@ def diagnose_without_trace(other: OtherSources, version: str) -> Diagnosis:
         findings=verdicts.findings,
         ruled_out=verdicts.ruled_out,
         not_judged=verdicts.not_judged,
-        warnings=tuple(w for s in other.samples for w in s.warnings),
-        headline=f"{first.title}." if first is not None else "Nothing is wrong in what was given.",
+        warnings=(*(w for s in other.samples for w in s.warnings), *filter(None, (unread,))),
+        headline=f"{first.title}." if first is not None else well,
         files=other.files,
     )
+
+
+def _unread(log: CommLog) -> str:
+    from gpuprof.analyzers.nccl.first_cause import unread_warning
+
+    return unread_warning(log)

@@ -200,6 +200,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("Give the container more shared memory", "给容器更多共享内存"),
     ("a trace of some steps", "几步的追踪"),
     ("Nothing is wrong in what was given", "给出的内容中没有问题"),
+    ("NCCL warned of something, but nothing here shows that it did harm", "NCCL 给出了警告，但这里没有任何迹象表明它造成了影响"),
     ("Without a trace nobody knows where the time went", "没有追踪，就不知道时间去了哪里"),
     # compare and gate
     ("difference of means by Welch's test over batches of steps, with an allowance for what differs from one start of a job to the next", "用分批的步做 Welch 检验比较均值，并为同一作业两次启动之间的差异留有余量"),

@@ -223,6 +223,17 @@ def _torn_down(log: CommLog, event: Event) -> bool:
     )
 
 
+def unread_warning(log: CommLog) -> str:
+    """The first warning of NCCL's that no rule knows, in a sentence; empty where there is none.
+
+    Where nothing shows that the job failed it is no finding, and no reason to say that all is well.
+    """
+    for event in sort_events(log).unknown:
+        said = line_evidence(log, event).text
+        return f"NCCL warned of something that gpuprof does not know: {said}"
+    return ""
+
+
 def _unknown(log: CommLog, events: Sorted) -> Finding:
     event = events.unknown[0]
     return finding(

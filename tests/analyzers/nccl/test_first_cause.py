@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpuprof.analyzers.nccl.evidence import cause_classes, decisive_line, rank_list
 from gpuprof.analyzers.nccl.first_cause import findings_from_events
+from gpuprof.api import analyze
 from gpuprof.diagnosis import Finding
 from gpuprof.readers.nccl_log import read_nccl_log
 
@@ -112,3 +113,16 @@ def test_failed_probe_at_info_level_is_no_cause_while_the_job_works(tmp_path: Pa
     error = "RuntimeError: NCCL error in: x.cpp:1, unhandled cuda error, NCCL version 2.26.2"
     (found,) = findings(tmp_path, probe, error)
     assert cause_classes(found) == ("cumem_host",)
+
+
+def test_a_warning_that_no_rule_knows_is_no_finding_and_not_all_well(tmp_path: Path) -> None:
+    """With NCCL_DEBUG=WARN nothing follows that would tell whether the job failed."""
+    path = tmp_path / "nccl.log"
+    path.write_text("node0:10:11 [0] new.cc:7 NCCL WARN The frobnicator is tired\n")
+    diagnosis = analyze(path)
+    assert not diagnosis.findings
+    assert diagnosis.headline.startswith("NCCL warned of something")
+    (said,) = diagnosis.warnings
+    assert "nccl.log:1" in said and "The frobnicator is tired" in said
+    path.write_text("node0:10:11 [0] NCCL INFO Using network IB\n")
+    assert analyze(path).headline == "Nothing is wrong in what was given."
