@@ -95,7 +95,9 @@ def wipe(pid: int, injection: Injection, *, has_run: bool = False) -> bool:
             return False
         memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.pwrite(memory, bytes(injection.size), first)
+            found = os.pread(memory, injection.size, first)
+            if found[ENTRY_AT : ENTRY_AT + len(CODE)] == CODE:  # else it is another program by now
+                os.pwrite(memory, bytes(injection.size), first)
         finally:
             os.close(memory)
     except FileNotFoundError:

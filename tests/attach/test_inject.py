@@ -131,6 +131,20 @@ def test_the_padding_is_zero_again(start, needs_ptrace: None, tmp_path: Path) ->
         assert os.pread(memory.fileno(), done.size, done.address) == bytes(done.size)
 
 
+def test_only_what_was_put_there_is_zeroed(start, needs_ptrace: None) -> None:
+    """A program that has replaced itself (exec) has something of its own at that address."""
+    child = start(IDLE)
+    maps = Path(f"/proc/{child.pid}/maps").read_text().splitlines()
+    stack = next(line for line in maps if "[stack]" in line)
+    address = int(stack.split()[0].split("-")[1], 16) - 4096
+    theirs = trampoline.Injection(thread=child.pid, stopped_ns=0, address=address, size=4096)
+    with Path(f"/proc/{child.pid}/mem").open("rb", buffering=0) as memory:
+        before = os.pread(memory.fileno(), 4096, address)
+        assert any(before)  # its environment is there
+        assert trampoline.wipe(child.pid, theirs, has_run=True)
+        assert os.pread(memory.fileno(), 4096, address) == before
+
+
 def test_what_is_no_python_is_left_alone(needs_ptrace: None) -> None:
     """One line, and the process goes on."""
     child = subprocess.Popen(["sleep", "30"])
