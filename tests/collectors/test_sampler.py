@@ -114,16 +114,17 @@ def test_everything_is_recorded_and_the_end_is_in_order(
 def test_lost_hung_and_crashing_gpus_leave_the_others_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: subprocess.Popen[bytes]
 ) -> None:
-    """GPU 1 is lost, GPU 2 hangs for ever, GPU 3 crashes the library once; GPU 0 goes on.
+    """GPU 1 is lost, GPU 2 hangs for ever, GPU 3 crashes the library; GPU 0 goes on.
 
-    The crash comes last and far apart, so that there is something before and after it.
+    Hang and crash count calls, so that there is something before each on a busy machine too; the
+    crash comes last, and as far from the start as there is something after it.
     """
     scenario = (
         Scenario(4)
         .curve(saw, until_s=60)
         .fault("nvmlDeviceGetFieldValues", gpu=1, ret=GPU_IS_LOST, since=3)
-        .fault("nvmlDeviceGetUtilizationRates", gpu=2, hang=1, since=3)
-        .fault("nvmlDeviceGetUtilizationRates", gpu=3, crash=1, since=7, until=7.3)
+        .fault("nvmlDeviceGetUtilizationRates", gpu=2, hang=1, nth=20)
+        .fault("nvmlDeviceGetUtilizationRates", gpu=3, crash=1, nth=60)
     )
     for_programs(monkeypatch, scenario, tmp_path)
     out = tmp_path / "out"
