@@ -326,9 +326,9 @@ def report(outcomes: list[Outcome], totals: Totals, command: str, spent_s: float
         f" both are {LAPS} times as long, since its few recorded steps take fewer batches than the"
         " workers have in hand.",
         "",
-        "Draws without `--shift` and those of `--shift 5000`, `6000`, `9000`, `12000` and `13000` were used"
-        " to find and mend faults of the rules and of the simulator; others are the fair test until"
-        " somebody does the same with them.",
+        "Draws without `--shift` and those of `--shift 5000`, `6000`, `9000`, `12000` and `13000`"
+        " were used to find and mend faults of the rules and of the simulator; others are the fair"
+        " test until somebody does the same with them.",
         "",
         "A run hides a loader when its worker processes would be the limit as soon as the other"
         " cause is repaired, and every batch is there when it is asked for until then. A recording"
