@@ -9,7 +9,7 @@ schema that other programs rely on (docs/diagnosis.md). A change of a field is a
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -49,6 +49,14 @@ BUCKETS: tuple[str, ...] = (
     "unknown",
 )
 """Where a nanosecond of a step can go; every nanosecond goes to exactly one."""
+
+
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.000001)]
+"""A part of a whole, 0 to 1 but for rounding. The range is checked where a diagnosis is read: one
+that was written by hand must not pass a gate with a share below nothing."""
+
+Milliseconds = Annotated[float, msgspec.Meta(ge=0.0)]
+"""A length of time, checked where a diagnosis is read."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,10 +100,10 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     which.
     """
 
-    step_ms: float
-    reduction: float
-    low: float
-    high: float
+    step_ms: Milliseconds
+    reduction: Share
+    low: Share
+    high: Share
     how: str = ""
     at_most: bool = False
     limit: str = ""
@@ -117,8 +125,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     number: int | None
     title: str
     severity: Severity
-    confidence: float
-    share: float
+    confidence: Share
+    share: Share
     gain: Gain | None
     where: tuple[Place, ...] = ()
     ranks: tuple[int, ...] = ()
@@ -136,7 +144,7 @@ class RuledOut(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     cause: str
     why: str
-    share: float | None = None
+    share: Share | None = None
 
 
 class NotJudged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -165,10 +173,10 @@ class StepsSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     count: int
     source: Literal["ProfilerStep", "session", "inferred", "none"]
-    median_ms: float | None
-    mean_ms: float | None = None
+    median_ms: Milliseconds | None
+    mean_ms: Milliseconds | None = None
     excluded: tuple[ExcludedStep, ...] = ()
-    parts_ms: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
+    parts_ms: dict[str, tuple[Milliseconds, ...]] = msgspec.field(default_factory=dict)
 
     @property
     def length_ms(self) -> float | None:
@@ -193,16 +201,16 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
     class_: BoundClass = msgspec.field(name="class")
     also: tuple[str, ...] = ()
-    confidence: float = 0.0
+    confidence: Share = 0.0
     why: str = ""
-    reductions: dict[str, float] = msgspec.field(default_factory=dict)
+    reductions: dict[str, Share] = msgspec.field(default_factory=dict)
 
 
 class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
     """How well the replay reproduces the measured step; below 3 % error its gains are quoted."""
 
-    measured_ms: float | None
-    replayed_ms: float | None
+    measured_ms: Milliseconds | None
+    replayed_ms: Milliseconds | None
     error: float | None
     trusted: bool
 
@@ -213,8 +221,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `limit` says what else may make it smaller, as that of a `Gain`.
     """
 
-    step_ms: float
-    reduction: float
+    step_ms: Milliseconds
+    reduction: Share
     limit: str = ""
 
 
@@ -230,10 +238,10 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     device_index: int
     trace: int
-    step_ms: tuple[float, ...]
-    budget: dict[str, float]
-    busy_frac: float
-    wait_frac: float | None = None
+    step_ms: tuple[Milliseconds, ...]
+    budget: dict[str, Share]
+    busy_frac: Share
+    wait_frac: Share | None = None
     late: bool = False
     roofline: dict[str, float] = msgspec.field(default_factory=dict)
 
@@ -275,7 +283,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     inputs: tuple[str, ...]
     run: RunSummary
     bound: Bound
-    budget: dict[str, float]
+    budget: dict[str, Share]
     replay: ReplaySummary
     findings: tuple[Finding, ...]
     ruled_out: tuple[RuledOut, ...]
@@ -322,6 +330,7 @@ def from_json(data: bytes) -> Diagnosis:
     """Reads what `to_json` wrote.
 
     Raises:
-        msgspec.ValidationError: the data does not follow the schema.
+        msgspec.ValidationError: the data does not follow the schema, or holds a share outside of
+            0 to 1 or a time below 0.
     """
     return msgspec.json.decode(data, type=Diagnosis)

@@ -313,6 +313,43 @@ def test_a_kept_diagnosis_of_another_kind_is_one_line(tmp_path: Path, change: An
         gpuprof.compare(path, path)
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("findings.0.share", -5),
+        ("findings.0.share", 1.5),
+        ("findings.0.confidence", 2),
+        ("findings.0.gain.reduction", -0.1),
+        ("findings.0.gain.step_ms", -1),
+        ("ruled_out.0.share", -5),
+        ("budget.compute", 5),
+        ("bound.confidence", -1),
+        ("run.steps.median_ms", -3),
+        ("ranks.0.step_ms.0", -3),
+        ("together.reduction", 7),
+    ],
+)
+def test_numbers_that_cant_be_are_refused_where_a_diagnosis_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, value: float
+) -> None:
+    """A share of -500 % is below every limit: a gate must not let it pass."""
+    document = json.loads(diagnosis_json(sample_diagnosis()))
+    *way, last = (int(part) if part.isdigit() else part for part in place.split("."))
+    holder: Any = document
+    for part in way:
+        holder = holder[part]
+    assert place.startswith("ruled_out") or isinstance(last, int) or last in holder
+    holder[last] = value
+    path = tmp_path / "diagnosis.json"
+    path.write_text(json.dumps(document, indent=2))
+    for command in (["gate", path, "--max", "dataloader=0.9"], ["compare", path, path]):
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in command])
+        said = capsys.readouterr()
+        assert (caught.value.code, said.out) == (2, "")
+        assert "no diagnosis that this version reads" in said.err and "Expected" in said.err
+
+
 def test_hostile_texts_stay_text() -> None:
     """Facts and kernel names come out of a stranger's trace."""
     hostile = hostile_diagnosis()
