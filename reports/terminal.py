@@ -1,7 +1,8 @@
 """The verdict on a terminal, in thirty lines at most.
 
 What is said is thinned until it fits: first the evidence of the later findings goes, then warnings
-and reasons become counts, then findings become names. The page has it all.
+and reasons become counts, then findings become names and what gains depend on goes before the first
+evidence does. The page has it all.
 
 Everything from the diagnosis is printed as plain text: rich's markup is off, and `text.clean` takes
 escape sequences out of names. Colours follow the console, which honours `NO_COLOR`.
@@ -39,7 +40,7 @@ class _Detail:
     findings: that are spelled out, the rest is one line. evidence: findings with their first
     evidence. notes: warnings that are printed. why: whether the bound has its reason. titles:
     whether what is in the one line has its title, or only its cause's name. ruled_out: whether
-    those causes are listed.
+    those causes are listed. limits: whether gains have on what they depend; "up to" stays.
     """
 
     findings: int
@@ -48,6 +49,7 @@ class _Detail:
     why: bool = True
     titles: bool = True
     ruled_out: bool = True
+    limits: bool = True
 
 
 _DETAILS = (
@@ -56,9 +58,10 @@ _DETAILS = (
     _Detail(3, 1, 1, titles=False),
     _Detail(3, 1, 0, titles=False),
     _Detail(2, 1, 0, titles=False),
-    _Detail(2, 0, 0, why=False, titles=False),
-    _Detail(2, 0, 0, why=False, titles=False, ruled_out=False),
-    _Detail(1, 0, 0, why=False, titles=False, ruled_out=False),
+    _Detail(2, 1, 0, titles=False, limits=False),
+    _Detail(2, 0, 0, why=False, titles=False, limits=False),
+    _Detail(2, 0, 0, why=False, titles=False, ruled_out=False, limits=False),
+    _Detail(1, 0, 0, why=False, titles=False, ruled_out=False, limits=False),
 )
 
 _STYLES = {
@@ -198,9 +201,6 @@ def _finding(
     if grave and number <= out.detail.evidence:
         for item in finding.evidence[: EVIDENCE_OF_STOPS if stops else 1]:
             out.line(item.text, indent=3)
-    if gain is not None and gain.limit and gain.limit not in told:
-        out.line(text.sentence(gain.limit), indent=3)
-        told.add(gain.limit)
     if finding.late_ranks:
         out.line(story.late(finding.late_ranks, words), indent=3)
     for place in finding.where[:1]:
@@ -210,6 +210,10 @@ def _finding(
     for fix in finding.fixes[:1]:
         arrow = "→" if out.unicode else "->"
         out.line(fix.title, "green", indent=4 + len(arrow), first=f"   {arrow} ")
+    # Last: on what a gain depends is no reason to believe in the cause.
+    if out.detail.limits and gain is not None and gain.limit and gain.limit not in told:
+        out.line(text.sentence(gain.limit), indent=3)
+        told.add(gain.limit)
 
 
 def _together(diagnosis: Diagnosis, words: Catalog) -> str:

@@ -44,20 +44,37 @@ def test_lines_fit_the_width_and_hold_the_verdict(width: int) -> None:
     assert sum(line.endswith(" %") for line in lines) == 6  # the parts that have a share
 
 
-def test_a_gain_that_is_a_bound_says_so_and_why_once() -> None:
+def bounded(limit: str) -> Diagnosis:
+    """All gains depend on something."""
     diagnosis = sample_diagnosis()
     limited = tuple(
         msgspec.structs.replace(
             finding,
-            gain=msgspec.structs.replace(finding.gain, at_most=True, limit="if the loader keeps up")
+            gain=msgspec.structs.replace(finding.gain, at_most=True, limit=limit)
             if finding.gain is not None
             else None,
         )
         for finding in diagnosis.findings
     )
-    flat = " ".join(printed(msgspec.structs.replace(diagnosis, findings=limited)).split())
+    return msgspec.structs.replace(diagnosis, findings=limited)
+
+
+def test_a_gain_that_is_a_bound_says_so_and_why_once() -> None:
+    flat = " ".join(printed(bounded("if the loader keeps up")).split())
     assert "up to −59.4 ms (31–36 %)" in flat
     assert flat.count("If the loader keeps up.") == 1
+
+
+def test_evidence_comes_before_what_a_gain_depends_on_and_outlives_it() -> None:
+    """A caveat alone under a finding reads as its proof."""
+    evidence = " ".join(sample_diagnosis().findings[0].evidence[0].text.split()[:4])
+    flat = " ".join(printed(bounded("if the loader keeps up"), width=120).split())
+    fix = sample_diagnosis().findings[0].fixes[0].title
+    assert 0 < flat.index(evidence) < flat.index(fix) < flat.index("If the loader keeps up.")
+    crowded = printed(bounded("if the loader keeps up " * 40), width=120)
+    flat = " ".join(crowded.split())
+    assert evidence in flat and "up to −59.4 ms" in flat and "If the loader" not in flat
+    assert len(crowded.splitlines()) <= MAX_LINES
 
 
 def test_a_terminal_too_narrow_for_milliseconds_still_has_the_shares() -> None:
