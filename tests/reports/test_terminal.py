@@ -60,7 +60,7 @@ def bounded(limit: str) -> Diagnosis:
 
 
 def test_a_gain_that_is_a_bound_says_so_and_why_once() -> None:
-    flat = " ".join(printed(bounded("if the loader keeps up")).split())
+    flat = " ".join(printed(bounded("if the loader keeps up"), width=100).split())
     assert "up to −59.4 ms (31–36 %)" in flat
     assert flat.count("If the loader keeps up.") == 1
 
