@@ -18,6 +18,7 @@ from gpuprof.analyzers.nccl.graph import findings_from_graph
 from gpuprof.analyzers.nccl.init import findings_from_calls, findings_from_init
 from gpuprof.analyzers.nccl.limits import findings_from_limits
 from gpuprof.analyzers.nccl.placement import findings_from_topology
+from gpuprof.analyzers.nccl.rendezvous import findings_from_rendezvous
 from gpuprof.analyzers.nccl.transports import (
     findings_from_interface,
     findings_from_peers,
@@ -69,6 +70,10 @@ def findings_from_commlog(log: CommLog) -> list[Finding]:
         rest = [f for f in (*differences, *slow) if f.severity != "info"]
         return [*strong, *[f for f in rest if f not in explained]]
     hangs = calls or findings_from_watchdog(log) or findings_from_init(log)
+    if not hangs:
+        hangs = findings_from_rendezvous(log)
+        if hangs and not log.communicators:  # refused connections then only say the same
+            failure = []
     certain = [f for f in hangs if f.severity != "info"]
     grave = [f for f in differences if f.severity == "critical"]
     ordered = [*grave, *certain, *failure] if grave else [*certain, *failure]

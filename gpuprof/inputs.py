@@ -31,6 +31,9 @@ others hold nothing."""
 _ATTRIBUTION = re.compile(r"attribution-rank\d+\.json(\.gz)?$")
 _LIBRARY_TALKS = re.compile(
     r"\bNCCL\b|\bncclSystemError|ProcessGroupNCCL|\bRCCL\b|Watchdog caught collective"
+    r"|client socket has timed out|seconds waiting for (?:clients|workers)\."
+    r"|store based barrier on rank|\bRendezvous(?:Timeout|Connection)Error\b"
+    r"|server socket has failed to listen on any local"
 )
 _OWN_OUTPUT = frozenset({"diagnosis.json", "manifest.json"})
 

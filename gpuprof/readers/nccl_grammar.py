@@ -420,7 +420,7 @@ BARE_HINT = re.compile(
     rb"C(?:UDA |uda f|onnect|ount |all to|CL version)|F(?:inger|ailed to|abric)|P(?:G status|2P D)|"
     rb"Got |Duplicate G|M(?:ultiple R|essage trunc|ismatch|NNVL)|A(?:F_INET|vg bus)|Error while|"
     rb"To our best|HAMI|ACSC|DMAR|AMD-Vi|GT/s|=== System|Pattern \d|GPU Direct|\+ [PN][CV][IL]\[|"
-    rb"#\d|%\|"
+    rb"#\d|%\||T(?:imed out |CP client failed)|he (?:client|server) socket has|Rendezvous[TC]"
 )
 """A cheap first look at lines without NCCL's prefix. Its alternatives start with letters that are
 rare in running text, which makes the search four times as fast as the texts themselves would."""
@@ -436,10 +436,13 @@ BARE = re.compile(
     r"neither AF_INET|[Ff]abric ?[Mm]anager|Avg bus bandwidth|HAMI-core|NCCL_[A-Z0-9_]+=|ACSCtl|"
     r"IOMMU enabled|AMD-Vi: |link_width=|^\s*=== System|Pattern \d, cross|GPU Direct RDMA |"
     r"Connected all rings|\+ (?:PCI|NVL)\[|"
+    r"Timed out (?:after \d+ seconds waiting for|initializing process group)|Rendezvous(?:Timeout|"
+    r"Connection)Error|TCP client failed to connect/validate|retrieving ncclUniqueId|"
+    r"(?:client socket has timed out|server socket has failed to listen on any)|"
     r"\d%\|.*(?:[a-z]+/s|s/[a-z]+)\b"
 )
 """What a line without NCCL's prefix must hold to be kept: texts that frameworks repeat, PyTorch's
-watchdog, launch failures, and the progress bar of the work that a late rank is in."""
+watchdog and rendezvous, launch failures, the progress bar of the work that a late rank is in."""
 
 FINGERPRINTS: tuple[tuple[str, str, str], ...] = (
     (r"^NET/Plugin : No plugin found \(libnccl-net\.so\)\.$", "2.4.2", "2.4.8"),
