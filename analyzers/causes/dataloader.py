@@ -248,28 +248,7 @@ def _fixes(run: RunView, spans: Spans, gain: Gain | None) -> list[Fix]:
             )
         )
     else:
-        slower = run.step_ms() / gain.step_ms if gain and gain.step_ms else None
-        times = f"{slower:.1f} times as many" if slower else "more"
-        arguments = [f"num_workers=…  # {times} as now".replace("as many as now", "as many")]
-        fixes.append(
-            Fix(
-                title=f"Use {times} workers, if the cores are there",
-                detail="The workers make batches more slowly than the step uses them up."
-                + (f" This process may use {counted(facts.cores, 'core')}." if facts.cores else "")
-                + (
-                    " The waits are uneven: first look for the sample or the worker that is slow;"
-                    " a higher prefetch_factor rides out single slow batches."
-                    if _uneven(spans)
-                    else ""
-                ),
-                code="loader = DataLoader(\n    dataset,\n    num_workers=…,  # "
-                + times
-                + "\n    prefetch_factor=4,\n    persistent_workers=True,\n"
-                + ("    pin_memory=True,\n" if pin else "")
-                + ")",
-                cost="CPU cores and memory",
-            )
-        )
+        fixes.append(_more_workers(run, spans, gain, pin))
     if pin:
         fixes.append(
             Fix(
@@ -290,6 +269,48 @@ def _fixes(run: RunView, spans: Spans, gain: Gain | None) -> list[Fix]:
         )
     )
     return fixes
+
+
+def _more_workers(run: RunView, spans: Spans, gain: Gain | None, pin: bool) -> Fix:
+    """More workers beside those that there are: whole ones, and no more than cores where these are
+    known. How many there are is known only of a recording by gpuprof, not of a bare trace."""
+    cores = run.facts.cores
+    now = max((w.loader.workers for w in run.told.values() if w.loader is not None), default=0)
+    slower = run.step_ms() / gain.step_ms if gain is not None and gain.step_ms > 0 else None
+    needed = max(math.ceil((slower or 1.0) * max(now, 1) - 0.05), now + 1, 2)
+    is_short = cores is not None and needed > cores
+    times = "more" if slower is None else f"{needed} times as many"
+    if cores is not None and (now >= cores or cores == 1):
+        title, number = "Give the workers more cores", "…,  # no more than there are cores"
+    elif cores is not None and (is_short or not now):
+        title = f"Use more workers, up to {cores}"
+        number = f"{cores}," if is_short else f"…,  # {times}, up to {cores}"
+    elif now and slower is not None:
+        title, number = f"Use {needed} workers", f"{needed},"
+        title += "" if cores is not None else ", if the cores are there"
+    else:
+        title, number = f"Use {times} workers, if the cores are there", f"…,  # {times}"
+    detail = "The workers make batches more slowly than the step uses them up."
+    if cores is not None:
+        detail += f" This process may use {counted(cores, 'core')}" + (
+            ": the cores are the limit, so the cost of a batch has to come down as well."
+            if is_short or now >= cores
+            else "."
+        )
+    if _uneven(spans):
+        detail += (
+            " The waits are uneven: first look for the sample or the worker that is slow;"
+            " a higher prefetch_factor rides out single slow batches."
+        )
+    return Fix(
+        title=title,
+        detail=detail,
+        code=f"loader = DataLoader(\n    dataset,\n    num_workers={number}"
+        "\n    prefetch_factor=4,\n    persistent_workers=True,\n"
+        + ("    pin_memory=True,\n" if pin else "")
+        + ")",
+        cost="CPU cores and memory",
+    )
 
 
 def _where(rank: RankAccount) -> tuple[Place, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +23,9 @@ from fixtures.traces import TraceBuilder
 from fixtures.views import texts
 from gpuprof.analyzers.causes import dataloader
 from gpuprof.analyzers.causes.base import Verdict
+from gpuprof.analyzers.recorded_window import RecordedWindow
 from gpuprof.diagnosis import Finding, NotJudged, RuledOut
+from gpuprof.run import LoaderWork
 
 
 def judged(job: Job | TraceBuilder, cores: int | None = None) -> Verdict:
@@ -78,7 +81,47 @@ def test_a_loader_with_workers_is_not_told_to_use_workers() -> None:
     finding = found(waiting(loader=WORKERS_LOADER))
     assert "num_workers=0" not in texts(finding.evidence)
     assert "has worker processes" in texts(finding.evidence)
-    assert finding.fixes[0].title == "Use 5.0 times as many workers, if the cores are there"
+    assert finding.fixes[0].title == "Use 5 times as many workers, if the cores are there"
+
+
+@pytest.mark.parametrize(
+    ("cores", "title", "number", "is_limit"),
+    [
+        (1, "Give the workers more cores", "# no more than there are cores", True),
+        (2, "Use more workers, up to 2", "num_workers=2,", True),
+        (8, "Use more workers, up to 8", "# 5 times as many, up to 8", False),
+    ],
+)
+def test_more_workers_than_cores_are_not_advised(
+    cores: int, title: str, number: str, is_limit: bool
+) -> None:
+    """Five times as many would keep up; two cores carry two at most."""
+    fix = found(waiting(loader=WORKERS_LOADER), cores=cores).fixes[0]
+    assert fix.title == title
+    assert number in fix.code
+    assert ("the cores are the limit" in fix.detail) is is_limit
+
+
+@pytest.mark.parametrize(
+    ("now", "cores", "title"),
+    [
+        (1, 2, "Use more workers, up to 2"),
+        (2, 2, "Give the workers more cores"),
+        (2, 16, "Use 10 workers"),
+        (2, None, "Use 10 workers, if the cores are there"),
+    ],
+)
+def test_of_a_known_number_of_workers_a_whole_number_is_advised(
+    now: int, cores: int | None, title: str
+) -> None:
+    told = RecordedWindow(
+        0, 1.0, None, None, None, None, windows_ms=0.0, run_ms=0.0, steps=5,
+        loader=LoaderWork(workers=now, span_ms=1.0, busy_frac=1.0),
+    )  # fmt: skip
+    run = replace(view(waiting(loader=WORKERS_LOADER), cores=cores), told={0: told})
+    verdict = dataloader.judge(run)
+    assert isinstance(verdict, Finding)
+    assert verdict.fixes[0].title == title
 
 
 def test_pinned_memory_is_advised_only_where_it_is_not_in_use() -> None:
