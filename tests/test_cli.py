@@ -131,6 +131,19 @@ def test_a_folder_and_several_files_are_one_diagnosis(run: Run, trace: Path) -> 
     assert any("two traces of rank 0" in w for w in from_json(result.out.encode()).warnings)
 
 
+def test_report_shows_what_analyze_wrote(run: Run, trace: Path) -> None:
+    """The folder of `analyze --out` is at hand where the trace no longer is."""
+    run("analyze", trace, "--out", "kept")
+    for kept in ("kept", "kept/diagnosis.json"):
+        assert run("report", kept, "-o", "again.html").out.strip() == "again.html"
+        assert "waits for data" in Path("again.html").read_text(encoding="utf-8")
+        written = from_json(Path("kept/diagnosis.json").read_bytes())
+        assert from_json(run("report", kept, "--format", "json").out.encode()) == written
+        for form in ("perfetto", "tensorboard"):
+            result = run("report", kept, "--format", form)
+            is_one_line(result, "without the events", "gpuprof analyze")
+
+
 def test_report_shows_a_run_in_another_form(run: Run, trace: Path) -> None:
     assert run("report", trace, "-o", "mine.html").out.strip() == "mine.html"
     assert b"<html" in Path("mine.html").read_bytes()[:2_000]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuprof.commands.export import EXPORTS, export
 from gpuprof.commands.output import as_text, lang_option, progress, show, write
+
+if TYPE_CHECKING:
+    from gpuprof.api import Analysis
 
 FORMATS = ("text", "json", "md")
 
@@ -35,8 +39,9 @@ FORMATS = ("text", "json", "md")
 def report(run: tuple[str, ...], form: str, out: str | None, lang: str) -> None:
     """Show a run in another form: a file of its own, or text on standard output.
 
-    RUN is what `analyze` takes: a run directory, a trace, a folder of traces. Forms that are files
-    print where they are.
+    RUN is what `analyze` takes: a run directory, a trace, a folder of traces. A diagnosis.json that
+    was kept, or the folder it lies in, does for all forms that need no events. Forms that are
+    files print where they are.
 
     \b
     Examples:
@@ -49,8 +54,12 @@ def report(run: tuple[str, ...], form: str, out: str | None, lang: str) -> None:
     """
     from gpuprof.api import analyze_paths, write_page
 
-    with progress() as told:
-        analysis = analyze_paths(*run, progress=told)
+    kept = _kept(run[0], form) if len(run) == 1 else None
+    if kept is not None:
+        analysis = kept
+    else:
+        with progress() as told:
+            analysis = analyze_paths(*run, progress=told)
     if form in EXPORTS:
         click.echo(click.format_filename(export(analysis, form, out, lang)))
     elif form == "html":
@@ -59,3 +68,27 @@ def report(run: tuple[str, ...], form: str, out: str | None, lang: str) -> None:
         write(Path(out), as_text(analysis, form, lang))
     else:
         show(analysis, form, lang)
+
+
+def _kept(path: str, form: str) -> Analysis | None:
+    """What `analyze` wrote, without its traces; None where the path is a recording.
+
+    Raises:
+        InputError: it can't be read, or the form draws events, which are only in a recording.
+    """
+    from gpuprof.api import Analysis
+    from gpuprof.compare_runs import kept_diagnosis
+    from gpuprof.errors import InputError
+
+    try:
+        diagnosis = kept_diagnosis(Path(path))
+    except (OSError, ValueError):  # what is wrong with the path itself is said by `analyze_paths`
+        return None
+    if diagnosis is None:
+        return None
+    if form in ("perfetto", "tensorboard"):
+        raise InputError(
+            f"{path} holds a diagnosis without the events that {form} shows",
+            hint="give the trace or the run directory that `gpuprof analyze` read",
+        )
+    return Analysis(diagnosis, ())
