@@ -290,6 +290,10 @@ def _take(path: Path, inputs: Inputs, *, named: bool) -> None:
         (inputs.attribution if is_attribution else inputs.traces).append(path)
     elif kind in places:
         places[kind].append(path)
+    elif named and not _TRACE_NAME.match(path.name) and path.stat().st_size == 0:
+        raise InputError(
+            f"{shown(path)} is empty", hint="the program wrote nothing there, or its output is lost"
+        )
     elif named:
         # The reader knows best what it is instead, and says so.
         inputs.traces.append(path)

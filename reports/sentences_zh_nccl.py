@@ -257,4 +257,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("The store's port could not be opened: another process holds it", "store 的端口打不开：被另一个进程占用"),
     ("Give each job of a host its own port, and end what is left of the last job", "给同一主机的每个作业各自的端口，并结束上一个作业的残留进程"),
     ("MASTER_PORT (torchrun: --master-port, or --rdzv-endpoint with port 0) must be free on the first host", "首个主机上的 MASTER_PORT（torchrun：--master-port，或端口为 0 的 --rdzv-endpoint）必须空闲"),
+    ("{path} is a flight-recorder dump that says nothing: {why}; it is left out", "{path} 是没有内容的飞行记录转储：{why}；已略去"),
+    ("its one entry cannot be read as a call", "唯一的一条记录不能读作调用"),
+    ("none of its {n} entries can be read as a call", "{n} 条记录都不能读作调用"),
 )  # fmt: skip

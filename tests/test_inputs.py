@@ -230,3 +230,10 @@ def test_utf16_is_no_obstacle(tmp_path: Path) -> None:
     assert other.comm_log is not None
     assert [event.text for event in other.comm_log.events] == ["something"]
     assert other.topologies[0].link("GPU0", "GPU1") == "NV4"
+
+
+def test_empty_log_is_no_trace_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "job.log").touch()
+    with pytest.raises(InputError, match="is empty: the program") as error:
+        gather([tmp_path / "job.log"])
+    assert "torch.profiler" not in str(error.value)

@@ -199,6 +199,13 @@ def _dump(path: Path) -> RankDump:
     groups = _groups(content.get("pg_config"))
     status = _status(content.get("pg_status"))
     entries = tuple(_entry(item) for item in content.get("entries") or () if isinstance(item, dict))
+    lost = len(content.get("entries") or ())
+    if lost and not any(entry.operation or entry.state for entry in entries):
+        what = "its one entry" if lost == 1 else f"none of its {lost:,} entries"
+        raise InputError(
+            f"{path} is a flight-recorder dump that says nothing",
+            hint=f"{what} can{'not' if lost == 1 else ''} be read as a call",
+        )
     rank = _rank(path, content, groups)
     groups = _named(groups, entries)
     return RankDump(

@@ -17,6 +17,8 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from gpuprof.readers.files import GZIP_MAGIC, UTF16_MARKS, ByteSource, open_file, shown
 from gpuprof.readers.nccl_grammar import BARE_HINT, INFO_KINDS
 
@@ -29,6 +31,25 @@ MAX_LINE_BYTES = 1 << 20
 
 ESCAPES = re.compile(rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\(B)")
 """What terminals take for colours: of launchers, of `grep --color`, and of the job itself."""
+
+
+DOCKER = b'{"log":"'
+"""How Docker's json-file driver begins each line that it stores."""
+
+CRI = re.compile(
+    rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP] ",
+    re.MULTILINE,
+)
+"""What containerd and CRI-O write before each line (the format of Kubernetes' pod logs)."""
+
+
+class _Stored(msgspec.Struct):
+    """One line as Docker stores it; its stream and time are passed over."""
+
+    log: str
+
+
+_STORED = msgspec.json.Decoder(_Stored)
 
 
 class Chunk(NamedTuple):
@@ -78,7 +99,7 @@ def _utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def chunks(path: Path, damaged: list[str] | None = None) -> Iterator[bytes]:
     """Chunks of whole lines in UTF-8, carriage returns of Windows and of progress bars left in,
-    colours taken out.
+    colours and the wrapping of container runtimes taken out; one line stays one line.
 
     Args:
         damaged: Gets a line if the file is compressed and its end is lost.
@@ -86,8 +107,27 @@ def chunks(path: Path, damaged: list[str] | None = None) -> Iterator[bytes]:
     Raises:
         InputError: the file cannot be read.
     """
-    for data in _whole_lines(_utf8(_blocks(path, damaged))):
+    docker = cri = False
+    for number, stored in enumerate(_whole_lines(_utf8(_blocks(path, damaged)))):
+        if number == 0:
+            docker, cri = stored.startswith(DOCKER), CRI.match(stored) is not None
+        data = stored
+        if docker:
+            data = b"".join(map(_unwrapped, stored.splitlines(keepends=True)))
+        elif cri:
+            data = CRI.sub(b"", stored)
         yield ESCAPES.sub(b"", data) if b"\x1b" in data else data
+
+
+def _unwrapped(line: bytes) -> bytes:
+    """What the program wrote, of a line as Docker stores it; any other line as it is."""
+    if not line.startswith(DOCKER):
+        return line
+    try:
+        text = _STORED.decode(line).log
+    except msgspec.DecodeError:  # cut off, or not UTF-8
+        return line
+    return text.rstrip("\n").replace("\n", " ").encode("utf-8", "replace") + b"\n"
 
 
 def _whole_lines(blocks: Iterator[bytes]) -> Iterator[bytes]:

@@ -67,15 +67,16 @@ def test_two_dumps_of_one_rank_are_refused(tmp_path: Path) -> None:
 
 
 def test_odd_fields_do_not_fail(tmp_path: Path) -> None:
-    """Every field may be missing or of another type in a foreign file."""
+    """Every field may be missing or of another type in a foreign file, beside calls that read."""
+    odd = {"process_group": 3, "input_sizes": "x", "frames": [1], "state": None}
     content = {
-        "entries": [{}, {"process_group": 3, "input_sizes": "x", "frames": [1], "state": None}, 5],
+        "entries": [{}, odd, 5, entry("0", 7)],
         "pg_config": [1],
         "pg_status": {"a": 1},
     }
     path = tmp_path / "trace_0"
     path.write_bytes(pickle.dumps(content))
-    assert len(read_flight_recorder(path).ranks[0].entries) == 2
+    assert len(read_flight_recorder(path).ranks[0].entries) == 3
 
 
 def test_gloo_leaves_its_default_group_without_a_name(tmp_path: Path) -> None:
@@ -109,3 +110,18 @@ def test_half_a_dump_does_not_hide_the_others(tmp_path: Path) -> None:
     (tmp_path / "trace_0").write_bytes(whole[:-20])
     with pytest.raises(InputError, match="can be read safely"):
         read_flight_recorder(tmp_path, [])
+
+
+@pytest.mark.parametrize("entries", [[3, "x", None], [{"profiling_name": 4, "state": []}]])
+def test_dump_of_which_no_entry_can_be_read_is_refused(
+    tmp_path: Path, entries: list[object]
+) -> None:
+    path = tmp_path / "trace_0.json"
+    path.write_text(json.dumps({"pg_config": {}, "entries": entries}))
+    with pytest.raises(InputError, match="says nothing"):
+        read_flight_recorder(path)
+    good = tmp_path / "trace_1.json"
+    good.write_text(json.dumps(dump(groups={"0": range(2)}, entries=[entry("0", 7)])))
+    damaged: list[str] = []
+    assert list(read_flight_recorder([path, good], damaged).ranks) == [1]
+    assert "trace_0.json" in damaged[0]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -411,3 +412,38 @@ def test_a_packed_log_that_is_cut_off_is_read_and_said(tmp_path: Path) -> None:
     log = read_nccl_log(path, damaged)
     assert [e.text for e in log.events] == ["something"]
     assert damaged == [f"{path}: the gzip stream is cut off, so its end is missing"]
+
+
+def in_docker(line: str) -> str:
+    stored = {"log": line + "\n", "stream": "stderr", "time": "2024-01-02T03:04:05.678Z"}
+    return json.dumps(stored, separators=(",", ":"))
+
+
+def in_cri(line: str) -> str:
+    return f"2024-01-02T03:04:05.678901234Z stderr F {line}"
+
+
+@pytest.mark.parametrize("stored", [in_docker, in_cri])
+def test_what_a_container_runtime_stores_reads_as_the_program_wrote_it(
+    tmp_path: Path, stored: Callable[[str], str]
+) -> None:
+    lines = (
+        "loading <data> & \u001b[31mmore\u001b[0m",
+        "[rank3]:host1:7:9 [0] NCCL INFO NCCL version 2.27.7+cuda12.4",
+        'host1:7:9 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to "eth0".',
+        "",
+        "host1:7:9 [0] misc/socket.cc:456 NCCL WARN socketStartConnect: Connect to 10.0.0.2<9> failed",
+    )
+    plain = read(tmp_path, *lines)
+    wrapped = read(tmp_path, *map(stored, lines))
+    assert [(e.text, e.line) for e in wrapped.events] == [(e.text, e.line) for e in plain.events]
+    assert wrapped.processes == plain.processes
+    assert wrapped.env == plain.env
+    assert wrapped.versions == plain.versions
+    assert wrapped.events[0].line == 5
+
+
+def test_line_of_docker_that_is_cut_off_stays_as_it_is(tmp_path: Path) -> None:
+    whole = in_docker("host1:7:9 [0] NCCL INFO NCCL version 2.27.7+cuda12.4")
+    log = read(tmp_path, whole, whole[:40], whole)
+    assert [row.line for row in log.versions] == [1, 3]
