@@ -146,7 +146,7 @@ def steps_found(
         fetching: Told the loader's iterator before each batch.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook
-    from torch.utils.data import dataloader
+    from torch.utils.data import dataloader, get_worker_info
 
     finder = StepFinder(on_step)
     iterator = dataloader._BaseDataLoaderIter
@@ -162,7 +162,8 @@ def steps_found(
         else:
             with callers.calling(INPUT_LINE, "next(DataLoader)", sys._getframe(1)):
                 batch = original(self)
-        finder.batch_fetched()
+        if get_worker_info() is None:  # else a loader inside a loader's worker: no step of a loop
+            finder.batch_fetched()
         return batch
 
     handle = register_optimizer_step_post_hook(finder.optimizer_stepped)

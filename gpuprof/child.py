@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 
 import msgspec
 
 from gpuprof.recording import RUN_FOLDER, RUN_OPTIONS, Session
+
+log = logging.getLogger("gpuprof")
 
 
 class RunOptions(msgspec.Struct, kw_only=True):
@@ -36,6 +39,29 @@ def arm() -> None:
     )
     session.arm()
     atexit.register(_end, session, os.getpid())
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: _forked(session))
+
+
+def _forked(session: Session) -> None:
+    """In a forked child: nothing of the parent's recording works here, so it waits anew."""
+    try:
+        if not session.arm_forked():
+            return
+        atexit.register(_end, session, os.getpid())
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.register_after_fork(session, _end_with_multiprocessing)
+    except Exception as error:
+        log.warning("gpuprof: could not start: %s", error)
+
+
+def _end_with_multiprocessing(session: Session) -> None:
+    """A child that multiprocessing forks leaves past Python's own exit. multiprocessing calls this
+    in it once it has dropped what its parent wanted done at the end."""
+    from multiprocessing import util
+
+    util.Finalize(None, _end, args=(session, os.getpid()), exitpriority=0)
 
 
 def _end(session: Session, pid: int) -> None:

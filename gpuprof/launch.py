@@ -297,7 +297,9 @@ def _nothing(ended: Ended, manifest: run.Manifest) -> str:
     each window: one that says "recording" was ended by a signal, or past Python's own exit."""
     if any(record.state == "recording" for record in manifest.ranks):
         return f"no verdict: the job ended before its first window was recorded into {ended.folder}"
-    why = "; ".join(ended.notes) or "no Python process of the job trained with torch"
+    why = "; ".join(ended.notes) or (
+        "until the command ended, no Python process of the job that gpuprof could enter made a step"
+    )
     return f"no step was recorded: {why}"
 
 

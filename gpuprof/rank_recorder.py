@@ -92,8 +92,7 @@ class RankRecorder:
         self._pid = os.getpid()
         self._thread = 0
         self._explicit = False
-        self._windows = ExitStack()
-        self._hooks = ExitStack()
+        self._windows, self._hooks = ExitStack(), ExitStack()
         self._environment = ExitStack()
         self._sync: ExitStack | None = None
         self._finder: StepFinder | None = None
@@ -130,6 +129,11 @@ class RankRecorder:
             )
             self._parts = enter(hooks.named_parts(self._callers))
             self._others = enter(other_profilers.others_watched(self._other_profiler))
+
+    def forget(self) -> None:
+        """Takes everything out, and writes nothing: in a forked child it does nothing anyway."""
+        with self.guard("take the hooks out"), self._environment:
+            self._hooks.close()
 
     def begin(self) -> None:
         """Takes the folder, writes the first record and starts what records beside the loop."""
@@ -410,10 +414,7 @@ class RankRecorder:
         if self._sync is not None:
             with self.guard("unwatch the loop"):
                 self._sync.close()
-        with self.guard("take the hooks out"):
-            self._hooks.close()
-        with self.guard("restore the environment"):
-            self._environment.close()
+        self.forget()
         if self._log is not None:
             self._log.close()
             if self._log.failed:

@@ -60,6 +60,20 @@ class Session:
             self._armed = True
             self._start()
 
+    def arm_forked(self) -> bool:
+        """In a child that was just forked: arms again, where the parent had not begun to record.
+
+        Returns:
+            Whether it is armed; a parent that records keeps its rank to itself.
+        """
+        before = self._recorder
+        if Session.current is not self or not self._armed or before is None or before.began:
+            return False
+        before.forget()
+        self._recorder = Session.current = None
+        self.arm()
+        return self._recorder is not None
+
     def disarm(self) -> bool:
         """Gives way to a session of the script's own; False when steps are being recorded."""
         if self._recorder is None or self._recorder.began:
@@ -135,8 +149,11 @@ class Session:
     def _make_recorder(self) -> RankRecorder:
         from gpuprof.process import default_folder, of_attempt
         from gpuprof.rank_recorder import Options, RankRecorder, standard_plan
+        from gpuprof.run import has_ended
 
         launched = os.environ.get(RUN_FOLDER)
+        if launched and not self._armed and has_ended(Path(launched)):
+            launched = ""  # the variable has outlived its job, and nobody reports there any more
         if launched:
             self.path = Path(launched)
         elif self.path is None:

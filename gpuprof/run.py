@@ -365,6 +365,12 @@ def read_rank(folder: Path, rank: int) -> RankRecord | None:
     return found if isinstance(found, RankRecord) else None
 
 
+def has_ended(folder: Path) -> bool:
+    """Whether the run in this folder is over, or there is none."""
+    manifest = _manifest(folder, [])
+    return manifest is None or manifest.ended_unix_s > 0
+
+
 def _manifest(folder: Path, warnings: list[str]) -> Manifest | None:
     path = folder / MANIFEST
     if not path.exists():

@@ -359,3 +359,66 @@ def test_secrets_stay_out_of_the_manifest() -> None:
     given = ["python", "t.py", "--api-key", "abc", "--wandb_token=def", "--lr", "1", "--password"]
     kept = ["python", "t.py", "--api-key", "***", "--wandb_token=***", "--lr", "1", "--password"]
     assert without_secrets(given) == kept
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("way", ["multiprocessing", "os.fork"])
+def test_a_trainer_that_is_forked_after_torch_was_imported(tmp_path: Path, way: str) -> None:
+    """The start hook's own hooks are the parent's: they are put in anew where training happens,
+    and the record is finished however the child leaves."""
+    pytest.importorskip("torch")
+    path = script(
+        tmp_path,
+        f"""
+        if {way!r} == "os.fork":
+            import os
+            child = os.fork()
+            if child:
+                os.waitpid(child, 0)
+            else:
+                train(12)
+        else:
+            import multiprocessing
+            child = multiprocessing.get_context("fork").Process(target=train, args=(12,))
+            child.start()
+            child.join()
+        """,
+    )
+    done = run_job(tmp_path, sys.executable, path, options=("--no-report", "--steps", "2"))
+    assert (done.returncode, done.stderr) == (0, "")
+    run = load(tmp_path / "run")
+    assert [(r.steps, r.state) for r in run.ranks.values()] == [(12, "finished")]
+    assert [len(paths) for paths in run.traces.values()] == [1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_forked_children_that_do_not_train_leave_nothing(tmp_path: Path) -> None:
+    """Workers of a DataLoader, also with a loader of their own inside, and the children of a
+    process that is recorded already."""
+    pytest.importorskip("torch")
+    path = script(
+        tmp_path,
+        """
+        import os
+        from torch.utils.data import DataLoader, Dataset
+        class Nested(Dataset):
+            def __len__(self):
+                return 2
+            def __getitem__(self, index):
+                return sum(len(batch) for batch in DataLoader(range(30)))
+        for _ in DataLoader(Nested(), num_workers=1, multiprocessing_context="fork"):
+            pass
+        train(12)
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        else:
+            for _ in range(3):
+                optimizer.step()  # torch can't go backward in a child once its parent has
+            os._exit(0)
+        """,
+    )
+    done = run_job(tmp_path, sys.executable, path, options=("--no-report", "--steps", "2"))
+    assert (done.returncode, done.stderr) == (0, "")
+    run = load(tmp_path / "run")
+    assert [(r.steps, r.state) for r in run.ranks.values()] == [(12, "finished")]

@@ -471,3 +471,41 @@ def test_importing_session_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("left", ["nothing", "an ended run"])
+def test_variables_that_outlived_their_run_count_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """A shell inside `gpuprof run` may live on: out= is where it records, and it says the verdict
+    itself."""
+    from gpuprof.run import Manifest
+    from gpuprof.run_writer import write_record
+
+    old = tmp_path / "old"
+    if left == "an ended run":
+        old.mkdir()
+        write_record(old / "manifest.json", Manifest(job="old", ended_unix_s=1.0))
+    before = sorted(old.iterdir()) if old.exists() else None
+    monkeypatch.setenv("GPUPROF_RUN_FOLDER", str(old))
+    session = gpuprof.session(tmp_path / "mine", windows=[], samples=False, report=False)
+    with session:
+        session.step()
+    assert session.path == tmp_path / "mine"
+    assert (tmp_path / "mine" / "manifest.json").is_file()
+    assert (sorted(old.iterdir()) if old.exists() else None) == before
+
+
+def test_a_session_of_a_run_that_goes_on_records_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpuprof.run import Manifest
+    from gpuprof.run_writer import write_record
+
+    write_record(tmp_path / "manifest.json", Manifest(job="now"))
+    monkeypatch.setenv("GPUPROF_RUN_FOLDER", str(tmp_path))
+    session = gpuprof.session(tmp_path / "mine", windows=[], samples=False, report=False)
+    with session:
+        session.step()
+    assert session.path == tmp_path
+    assert not (tmp_path / "mine").exists()
