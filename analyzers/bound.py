@@ -79,10 +79,11 @@ def find_bound(accounts: list[RankAccount], joint: JointPricing | None = None) -
             saved[resource] = joint.without(*parts, profiled=False).reduction
     share = {r: float(np.mean([h.share[r] for h in held])) for r in RESOURCES}
     unexplained = float(np.mean([h.unexplained for h in held]))
+    whole = "recording" if accounts[0].main.steps.source == "none" else "step"
     if unexplained > max(share.values()):
         return Bound(
             class_="unknown",
-            why=f"What held the device for {percent(unexplained)} of the step is not in this"
+            why=f"What held the device for {percent(unexplained)} of the {whole} is not in this"
             " recording, and nothing that is in it holds as much",
             reductions={r: round(v, 4) for r, v in share.items()},
         )
@@ -93,7 +94,7 @@ def find_bound(accounts: list[RankAccount], joint: JointPricing | None = None) -
         class_=class_,
         also=also,
         confidence=confidence,
-        why=_explain(class_, also, saved, share, priced),
+        why=_explain(class_, also, saved, share, priced, whole),
         reductions={r: round(v, 4) for r, v in saved.items()},
     )
 
@@ -184,22 +185,24 @@ def _explain(
     saved: dict[str, float],
     share: dict[str, float],
     priced: bool,
+    whole: str,
 ) -> str:
+    """The reason in a sentence. whole: what shares are shares of, "step" or "recording"."""
     if class_ == "unknown":
-        return "No resource, made infinitely fast, would make the step 5 % shorter"
+        return f"No resource, made infinitely fast, would make the {whole} 5 % shorter"
     if class_ == "mixed":
         parts = " and ".join(f"{_WHY[r]} ({percent(saved[r])})" for r in also)
         return (
-            f"Made infinitely fast, {parts} would save the most of the step: too near to each"
+            f"Made infinitely fast, {parts} would save the most of the {whole}: too near to each"
             " other to name one"
         )
     if not priced:
         return (
-            f"{_WHY[class_].capitalize()} holds {percent(share[class_])} of the step"
+            f"{_WHY[class_].capitalize()} holds {percent(share[class_])} of the {whole}"
             " (by its share: this recording can't be replayed)"
         )
     text = (
-        f"{_WHY[class_].capitalize()} holds {percent(share[class_])} of the step;"
+        f"{_WHY[class_].capitalize()} holds {percent(share[class_])} of the {whole};"
         f" infinitely fast, it would make it {percent(saved[class_])} shorter"
     )
     if also:

@@ -225,6 +225,7 @@ def _by_spelling(rank: RankAccount) -> list[tuple[str, int]]:
 def _evidence(run: RunView, rank: RankAccount, share: float) -> list[Evidence]:
     steps = max(len(rank.main.steps), 1)
     n_calls = int(_counted(rank).sum())
+    within, each = ("a step", " a step") if run.has_steps else ("in the recording", "")
     evidence = [
         Evidence(
             text=f"The device is idle {run.time_of(share)}"
@@ -234,9 +235,9 @@ def _evidence(run: RunView, rank: RankAccount, share: float) -> list[Evidence]:
             windows=_longest(run, rank),
         ),
         Evidence(
-            text=f"{counted(n_calls / steps, 'blocking call')} a step;"
+            text=f"{counted(n_calls / steps, 'blocking call')} {within};"
             f" {agrees(n_calls / steps, 'it waits', 'they wait')}"
-            f" {milliseconds(float(_waited(rank).sum()) / steps / 1e6)} a step on a busy device,"
+            f" {milliseconds(float(_waited(rank).sum()) / steps / 1e6)}{each} on a busy device,"
             " which by itself costs nothing.",
             value=round(n_calls / steps, 2),
             unit="calls per step",
@@ -244,8 +245,9 @@ def _evidence(run: RunView, rank: RankAccount, share: float) -> list[Evidence]:
     ]
     spelled = _by_spelling(rank)
     if spelled:
+        made = "A step makes them" if run.has_steps else "They are made"
         text = ", ".join(f"{significant(count / steps)} × {what}" for what, count in spelled[:4])
-        evidence.append(Evidence(text=f"A step makes them as: {text}.", unit=""))
+        evidence.append(Evidence(text=f"{made} as: {text}.", unit=""))
     return evidence
 
 

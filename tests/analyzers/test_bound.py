@@ -108,6 +108,20 @@ def test_without_launches_the_shares_decide_with_less_confidence() -> None:
     assert "can't be replayed" in bound.why
 
 
+def test_without_steps_the_reason_speaks_of_the_recording() -> None:
+    trace = TraceBuilder()
+    for i in range(5):
+        trace.launch_kernel(GEMM, start_us=100 * i, dur_us=95)
+    job = Job(trace)
+    assert job.account().main.steps.source == "none"
+    assert "of the recording" in bound_of(job).why
+    marked = Job()
+    for number in range(5):
+        with marked.step(number):
+            marked.kernel(GEMM, 500)
+    assert "of the step" in bound_of(marked).why
+
+
 def test_one_step_is_less_sure_than_many() -> None:
     assert bound_of(training(1)).confidence <= 0.75 < bound_of(training(6)).confidence
 

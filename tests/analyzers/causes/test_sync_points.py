@@ -53,6 +53,20 @@ def test_a_refill_after_item_is_found_with_share_gain_and_line() -> None:
     assert "running_loss" in finding.fixes[0].code
 
 
+def test_without_steps_calls_are_counted_over_the_recording() -> None:
+    """The whole count "a step" would be many times what any step makes."""
+    job = Job()
+    for _ in range(2):
+        job.kernel(GEMM, 500)
+        job.item()
+    run = view(job)
+    assert not run.has_steps
+    said = plain(texts(sync_points._evidence(run, run.first, 0.2)))
+    assert "2 blocking calls in the recording; they wait" in said
+    assert "They are made as: 2 × `.item()`" in said
+    assert "a step" not in said.lower()
+
+
 def test_a_wait_that_nothing_follows_costs_nothing() -> None:
     """The other real trace: sixty calls that wait 10 ms a step and lose nothing."""
     verdict = judged(training(6, kernels=(2_000,) * 5, items=1))
