@@ -274,3 +274,34 @@ def test_markdown_and_comparison_follow_the_language() -> None:
     said = to_text(comparison, lang="zh-CN")
     assert said.startswith("一步少用") and "等待输入数据" in said
     assert len(ENGLISH_WORDS.findall(said)) <= 6, said
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese"),
+    [
+        ("See what process 102 does", "查看进程 102 在做什么"),
+        ("See what rank 3 does", "查看 rank 3 在做什么"),
+        ("Process 102 did not come to all_reduce", "进程 102 没有到达 all_reduce"),
+        (
+            "3 of 4 processes joined, 1 did not: rank 3.",
+            "4 个进程中有 3 个加入，1 个没有：rank 3。",
+        ),
+        ("No answer came from 10.0.0.7, port 29500.", "10.0.0.7 的端口 29500 没有应答。"),
+        (
+            "NCCL warned of something that gpuprof does not know: n.log:3, h:7: “foo bar”",
+            "NCCL 给出了 gpuprof 不认识的警告：n.log:3, h:7: “foo bar”",
+        ),
+        (
+            "n.log.gz: the gzip stream is cut off, so its end is missing (and 2 more like it)",
+            "n.log.gz：gzip 流被截断，所以缺少结尾（另有 2 个同样如此）",
+        ),
+        (
+            "t.xml is no well-formed XML: syntax error; it is left out",
+            "t.xml 不是格式正确的 XML：syntax error；已略去",
+        ),
+    ],
+)
+def test_what_is_said_of_logs_and_processes_is_said_in_chinese(english: str, chinese: str) -> None:
+    say = translator("zh-CN")
+    assert say is not None
+    assert say.say(english) == chinese
