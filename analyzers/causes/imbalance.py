@@ -99,7 +99,7 @@ def judge(run: RunView) -> Verdict:
     late = run.comparison.late_ranks if run.comparison is not None else ()
     return finding(
         ID,
-        _title(skew, bubble, uneven),
+        _title(skew, bubble, uneven, run.each_step),
         share=share,
         gain=gain,
         confidence=confidence(run, share, gain, 0.93 if uneven else 0.8, compared=True),
@@ -155,8 +155,8 @@ def _devices(run: RunView, rank: RankAccount) -> Verdict:
         )
     return finding(
         ID,
-        f"The devices of one process compute unequally long: {percent(skew.lost_frac)} of each step"
-        " is lost",
+        f"The devices of one process compute unequally long: {percent(skew.lost_frac)} of"
+        f" {run.each_step} is lost",
         share=skew.lost_frac,
         gain=None,
         confidence=confidence(run, skew.lost_frac, None, certain=0.8),
@@ -195,18 +195,18 @@ def _evened_out(run: RunView, skew: Skew) -> Gain | None:
     )
 
 
-def _title(skew: Skew, bubble: Bubble | None, uneven: bool) -> str:
+def _title(skew: Skew, bubble: Bubble | None, uneven: bool, each_step: str) -> str:
     if uneven:
         if skew.pattern == "data" or not skew.heavy:
-            return f"Ranks compute unequally long: {percent(skew.lost_frac)} of each step is lost"
+            return f"Ranks compute unequally long: {percent(skew.lost_frac)} of {each_step} is lost"
         computes = "computes" if len(skew.heavy) == 1 else "compute"
         return (
             f"{named_ranks(skew.heavy).capitalize()} {computes} longer than the others:"
-            f" {percent(skew.lost_frac)} of each step is lost"
+            f" {percent(skew.lost_frac)} of {each_step} is lost"
         )
     assert bubble is not None
     return (
-        f"The stages of the pipeline wait for each other {percent(bubble.idle_frac)} of each step"
+        f"The stages of the pipeline wait for each other {percent(bubble.idle_frac)} of {each_step}"
     )
 
 

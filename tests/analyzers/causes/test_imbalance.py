@@ -51,6 +51,22 @@ def job(
     return traces
 
 
+def test_without_steps_the_title_speaks_of_the_recording() -> None:
+    traces = []
+    for rank, own in enumerate((500.0, 1_500.0)):
+        machine = Machine(rank=rank, world_size=2)
+        machine.kernel(GEMM, own, grid=(108, 1, 1))
+        machine.collective("allreduce", 50 + 1_500 - own, ranks=(0, 1), seq=0)
+        machine.wait(COMPUTE, COMMUNICATION)
+        machine.synchronize()
+        traces.append(machine.trace)
+    run = view(*traces)
+    assert not run.has_steps
+    found = imbalance.judge(run)
+    assert isinstance(found, Finding)
+    assert found.title.endswith("of the recording is lost")
+
+
 def test_persistent_kernels_do_not_hide_that_inputs_are_larger() -> None:
     """The GEMM has one block a multiprocessor on all ranks; only the small kernel's grid grows."""
     traces = []
