@@ -108,7 +108,10 @@ def _check_cause(diagnosis: Diagnosis, cause: str, limit: float) -> Check:
         return Check(cause, "passed", limit, None, f"{cause} is ruled out: {ruled_out}")
     broken = value > limit
     way = "is more than" if broken else "is within"
-    why = f"{cause} takes {_percent(value)} of the step, which {way} the {_percent(limit)} allowed"
+    whole = "recording" if diagnosis.run.steps.source == "none" else "step"
+    why = (
+        f"{cause} takes {_percent(value)} of the {whole}, which {way} the {_percent(limit)} allowed"
+    )
     if broken and finding is not None and finding.where:
         place = finding.where[0]
         why += f" ({place.file}{'' if place.line is None else f':{place.line}'})"

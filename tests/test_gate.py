@@ -20,6 +20,7 @@ from gpuprof.reports.gate import to_json as to_json_gate
 from gpuprof.reports.gate import to_markdown, to_text
 from gpuprof.reports.junit import to_junit
 from gpuprof.reports.sarif import to_sarif
+from gpuprof.reports.words import speaker
 
 
 def lengths(*step_ms: float, **changes: Any) -> Diagnosis:
@@ -58,6 +59,15 @@ def test_a_cause_above_its_limit_breaks_it_and_below_does_not() -> None:
     )
     assert (above.state, below.state) == ("broken", "passed")
     assert above.value == below.value == share
+    assert "of the step, which is more" in above.why
+
+
+def test_without_steps_a_share_is_one_of_the_recording() -> None:
+    base, cause = sample_diagnosis(), sample_diagnosis().findings[0].cause
+    steps = msgspec.structs.replace(base.run.steps, source="none")
+    bare = msgspec.structs.replace(base, run=msgspec.structs.replace(base.run, steps=steps))
+    assert "of the recording, which is more" in check_run(bare, {cause: 0.01})[0].why
+    assert "占整个记录的" in speaker("zh-CN")(check_run(bare, {cause: 0.01})[0].why)
 
 
 def test_a_cause_too_small_to_be_named_is_still_measured() -> None:
