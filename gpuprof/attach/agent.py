@@ -240,7 +240,7 @@ class Agent:
 
     def _open_timed(self) -> None:
         if self.windows.may_open() and not self.leaving:
-            wanted_s = self.windows.plan[0]["seconds"] or STEPLESS_WINDOW_S
+            wanted_s = self.windows.timed_s(self.windows.plan[0]["seconds"] or STEPLESS_WINDOW_S)
             self.windows.open(0, timed=True)
             self.stop_ns = time.time_ns() + int(wanted_s * 1e9)
 

@@ -24,6 +24,9 @@ WARM_UP_STEPS = 1
 DENSE_NS = 20_000_000
 """Stopping took so long a step recorded without stacks. With stacks and shapes it takes three
 times that, so such a loop gets one step of them, and no shapes."""
+DENSE_TIMES = 3
+DENSE_STOP_NS = 2 * DENSE_TIMES * DENSE_NS
+"""The longest that stopping two steps with stacks takes; a window without steps may take that."""
 
 
 class Windows:
@@ -54,6 +57,7 @@ class Windows:
         self.core = (0, 0)
         self.counts_steps = False  # only this window does, in torch's own table
         self.stop_ns_per_step = 0
+        self.timed_ns = 0  # length of the window without steps that stopping was last measured on
         self.ready_s = time.monotonic()
         self.busy = False
         self.later: list[Any] = []
@@ -105,6 +109,15 @@ class Windows:
 
     def may_open(self) -> bool:
         return bool(self.plan) and self.profile is None and time.monotonic() >= self.ready_s
+
+    def timed_s(self, wanted_s: float) -> float:
+        """How long the next window without steps may be: stopping one with stacks is to stall the
+        loop no longer than stopping the plain one did."""
+        if not (self.plan[0]["stacks"] and self.timed_ns and self.stop_ns_per_step):
+            return wanted_s
+        dense_stop_ns = DENSE_TIMES * self.stop_ns_per_step  # of one as long as the plain one
+        allowed_ns = max(self.stop_ns_per_step, DENSE_STOP_NS)
+        return min(wanted_s, self.timed_ns / 1e9 * allowed_ns / dense_stop_ns)
 
     def open(self, step: int, timed: bool = False) -> None:
         """Starts the profiler. timed: without steps, in the middle of something."""
@@ -206,6 +219,7 @@ class Windows:
             timed=timed,
         )
         self.stop_ns_per_step = window["stop_ns"] // max(1, done)
+        self.timed_ns = began - self.from_ns if timed else 0
         self.ready_s = time.monotonic() + (self.plan[0]["apart"] if self.plan else 0)
         if not drop and (timed or done):
             self.finished.append((profile, window))

@@ -99,3 +99,37 @@ def test_a_window_is_not_closed_in_the_middle_of_the_profilers_own_step(
     assert one.is_closed
     assert not torch._C._autograd._profiler_enabled()
     assert errors == []
+
+
+def without_steps(stop_s: float, *, stacks: bool = True) -> Windows:
+    """After a plain window of two seconds whose stop took so long."""
+    one = Windows([{"stacks": stacks}], [].append, syncs=None, loader=LoaderWatch())
+    one.timed_ns, one.stop_ns_per_step = 2_000_000_000, int(stop_s * 1e9)
+    return one
+
+
+def test_a_window_with_stacks_is_cut_by_what_stopping_the_plain_one_cost() -> None:
+    """A loop without steps has no count to cut: its seconds are. Stacks cost three times."""
+    assert without_steps(0.9).timed_s(2.0) == pytest.approx(2 / 3)
+    assert without_steps(0.01).timed_s(2.0) == 2.0  # nobody notices
+    assert without_steps(0.08).timed_s(2.0) == pytest.approx(1.0)  # 120 ms are allowed
+    assert without_steps(0.9).timed_s(0.5) == 0.5
+
+
+def test_windows_without_stacks_are_as_long_as_was_asked() -> None:
+    assert without_steps(5.0, stacks=False).timed_s(2.0) == 2.0
+
+
+def test_what_a_window_without_steps_cost_is_measured() -> None:
+    pytest.importorskip("torch")
+    plan = [
+        {"kind": kind, "steps": 0, "seconds": 0, "stacks": False, "shapes": False, "apart": 0}
+        for kind in ("timing", "attribution")
+    ]
+    nobody = SimpleNamespace(take_out=lambda: None)
+    one = Windows(plan, [].append, syncs=nobody, loader=LoaderWatch())
+    one.open(0, timed=True)
+    one.close()
+    ((_, window),) = one.finished
+    assert one.timed_ns == window["until_ns"] - window["from_ns"] > 0
+    assert one.stop_ns_per_step == window["stop_ns"]
