@@ -50,7 +50,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("A sporadic time-out in a collective after such work is a limit that is too short", "在这类工作之后的集合通信偶尔超时，说明上限太短"),
     ("A signal or a debugger holds it", "一个信号或调试器使它停住"),
     ("It goes on, and the others with it, when what it waits for comes", "等到它所等的东西，它和其他 rank 就会继续"),
-    ("End what {a} waits for, or give it a time-out", "结束 {a} 所等的操作，或给它设置超时"),
+    ("End what {a} waits for, or give it a time-out", "结束{a}所等的操作，或给它设置超时"),
     ("A call that only one rank makes between two collectives stops all ranks", "在两次集合通信之间只有一个 rank 发出的调用，会使所有 rank 停住"),
     ("Raise the collectives' time-out if the wait is meant to be that long", "如果本来就要等这么久，就延长集合通信的超时"),
     ("Else the watchdog ends the job before it is over", "否则看门狗会在它完成之前结束作业"),

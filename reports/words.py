@@ -39,12 +39,14 @@ def _chinese() -> Translator:
         sentences_zh_more,
         sentences_zh_nccl,
         sentences_zh_runs,
+        sentences_zh_standing,
     )
 
     tables = (
         sentences_zh,
         sentences_zh_more,
         sentences_zh_runs,
+        sentences_zh_standing,
         sentences_zh_faults,
         sentences_zh_nccl,
     )

@@ -281,6 +281,18 @@ def test_markdown_and_comparison_follow_the_language() -> None:
     [
         ("See what process 102 does", "查看进程 102 在做什么"),
         ("See what rank 3 does", "查看 rank 3 在做什么"),
+        (
+            "Process 102 waits for its device at a.py:3 (f); called from a.py:9 (<module>).",
+            "进程 102 在等自己的设备，位于 a.py:3 (f)；由 a.py:9 (<module>) 调用。",
+        ),
+        (
+            "Ranks 0, 1 wait in barrier at a.py:3 (f).",
+            "Rank 0、1 在 barrier 中等待，位于 a.py:3 (f)。",
+        ),
+        (
+            "Process 104 did not come to barrier: it is held in a debugger at a.py:3 (f)",
+            "进程 104 没有到达 barrier：它被调试器停住，位于 a.py:3 (f)",
+        ),
         ("Process 102 did not come to all_reduce", "进程 102 没有到达 all_reduce"),
         (
             "3 of 4 processes joined, 1 did not: rank 3.",
