@@ -140,6 +140,12 @@ def _calls(row: KernelChange) -> str:
     return f"{row.before_calls:g} → {row.after_calls:g}"
 
 
+def _whole(comparison: Comparison, key: str) -> str:
+    """The key of the wording that fits: without steps on either side, lengths are of recordings."""
+    bare = comparison.before.source == comparison.after.source == "none"
+    return f"{key}.whole" if bare else key
+
+
 def to_text(comparison: Comparison, *, lang: str = "en") -> str:
     """The comparison for a terminal, with a final newline."""
     words = catalog(lang)
@@ -149,20 +155,20 @@ def to_text(comparison: Comparison, *, lang: str = "en") -> str:
         lines += [words.say("compare.note", text=said(text.clean(w))) for w in comparison.warnings]
         return "\n".join(lines).replace(text.NBSP, " ") + "\n"
     if comparison.step is not None:
-        lines += [_bound(comparison, words), "", words.say("compare.parts")]
+        lines += [_bound(comparison, words), "", words.say(_whole(comparison, "compare.parts"))]
         for part in _shown(comparison):
             name = words.name("bucket", part.bucket)
             lengths = f"{part.before_ms:9.2f} → {part.after_ms:8.2f}  {part.change_ms:+9.2f}"
             lines.append(f"  {columns.pad(name, 24)} {lengths}  {_noise(part.beyond_noise, words)}")
     if comparison.causes:
-        lines += ["", words.say("compare.causes")]
+        lines += ["", words.say(_whole(comparison, "compare.causes"))]
         for cause in comparison.causes:
             name = words.name("cause", cause.cause)
             lengths = f"{_length(cause.before_ms)} → {_length(cause.after_ms)}"
             state = words.say(f"compare.state.{cause.state}")
             lines.append(f"  {columns.pad(name, 24)} {lengths:>22}  {state}")
     if comparison.kernels:
-        lines += ["", words.say("compare.kernels")]
+        lines += ["", words.say(_whole(comparison, "compare.kernels"))]
         for row in comparison.kernels[:FEW_KERNELS]:
             name = text.short_kernel_name(row.name, 44)
             lengths = f"{row.before_ms or 0.0:8.2f} → {row.after_ms or 0.0:8.2f}"
@@ -203,7 +209,7 @@ def to_markdown(comparison: Comparison, *, lang: str = "en") -> str:
     if comparison.step is not None:
         lines += [f"- {escape(_bound(comparison, words))}", ""]
         lines += [
-            _head(words, "part", "before", "after", "change"),
+            _head(words, _whole(comparison, "part"), "before", "after", "change"),
             "| :-- | --: | --: | --: | :-- |",
         ]
         for part in _shown(comparison):

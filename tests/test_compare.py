@@ -350,6 +350,22 @@ def test_numbers_that_cant_be_are_refused_where_a_diagnosis_is_read(
         assert "no diagnosis that this version reads" in said.err and "Expected" in said.err
 
 
+def test_without_steps_the_tables_are_of_the_recording() -> None:
+    def bare(diagnosis: Diagnosis) -> Diagnosis:
+        steps = msgspec.structs.replace(diagnosis.run.steps, source="none")
+        return msgspec.structs.replace(
+            diagnosis, run=msgspec.structs.replace(diagnosis.run, steps=steps)
+        )
+
+    before = sample_diagnosis()
+    other = msgspec.structs.replace(before.files[0], sha256="0" * 64)
+    after = msgspec.structs.replace(before, files=(other,), budget={"compute": 1.0})
+    marked, whole = compare_runs(before, after), compare_runs(bare(before), bare(after))
+    assert "Part of the step" in to_text(marked) and "Part of the step" in to_markdown(marked)
+    for shown in (to_text(whole), to_markdown(whole)):
+        assert "Part of the recording" in shown and "Part of the step" not in shown
+
+
 def test_hostile_texts_stay_text() -> None:
     """Facts and kernel names come out of a stranger's trace."""
     hostile = hostile_diagnosis()
