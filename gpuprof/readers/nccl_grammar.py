@@ -420,7 +420,7 @@ BARE_HINT = re.compile(
     rb"C(?:UDA |uda f|onnect|ount |all to|CL version)|F(?:inger|ailed to|abric)|P(?:G status|2P D)|"
     rb"Got |Duplicate G|M(?:ultiple R|essage trunc|ismatch|NNVL)|A(?:F_INET|vg bus)|Error while|"
     rb"To our best|HAMI|ACSC|DMAR|AMD-Vi|GT/s|=== System|Pattern \d|GPU Direct|\+ [PN][CV][IL]\[|"
-    rb"#\d|%\||T(?:imed out |CP client failed)|he (?:client|server) socket has|Rendezvous[TC]"
+    rb"#\d|%\||T(?:imed out |CP client failed|he (?:client|server) socket)|Rendezvous[TC]"
 )
 """A cheap first look at lines without NCCL's prefix. Its alternatives start with letters that are
 rare in running text, which makes the search four times as fast as the texts themselves would."""
