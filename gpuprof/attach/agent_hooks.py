@@ -17,6 +17,19 @@ from gpuprof.attach.agent_pace import STEP_OF_ANOTHER, Pace
 
 LOADER_PATIENCE = 8
 """So many batches without an optimizer step, and batches are the steps (as in a session)."""
+SAVES = (
+    ("torch.distributed.checkpoint", "save"),
+    ("torch.distributed.checkpoint", "save_state_dict"),
+    ("torch.distributed.checkpoint", "async_save"),
+    ("torch.distributed.checkpoint.state_dict_saver", "save"),
+    ("torch.distributed.checkpoint.state_dict_saver", "async_save"),
+    ("safetensors.torch", "save_file"),
+    ("safetensors.torch", "save_model"),
+)
+"""Functions that write checkpoints, beside torch.save: as in a session (`collectors.hooks`)."""
+CHECKPOINT = "gpuprof.checkpoint"
+KNOWN = ("torch.save", "os.fsync")
+"""Drawn by their own names; other saves are drawn as CHECKPOINT, which analyzers know."""
 MOST_EVENTS = 200000
 STARTS = (
     ("profile", "__enter__"),
@@ -57,11 +70,21 @@ class Hooks:
             self._put(loaders._BaseDataLoaderIter, "__next__", self._timed_fetch)
         self._put(torch, "save", lambda original: self._named(original, "torch.save"))
         self._put(os, "fsync", lambda original: self._named(original, "os.fsync"))
+        self._name_saves()
         profilers = sys.modules.get("torch.autograd.profiler")
         for kind, name in STARTS:
             owner = getattr(profilers, kind, None)
             if owner is not None and name in vars(owner):
                 self._put(owner, name, self._giving_way)
+
+    def _name_saves(self) -> None:
+        """Names what the program has imported by now; nothing is imported for it."""
+        for module, name in SAVES:
+            owner = sys.modules.get(module)
+            if owner is None or not callable(vars(owner).get(name)):
+                continue
+            label = module + "." + name
+            self._put(owner, name, lambda original, label=label: self._named(original, label))
 
     def take_out(self) -> None:
         """Takes everything back, the last first."""
@@ -145,7 +168,8 @@ class Hooks:
             counts = self.callers.enter()
             span = None
             if self.agent.is_recording() and threading.get_ident() == self.main:
-                span = sys.modules["torch"].profiler.record_function(label)
+                drawn = label if label in KNOWN else CHECKPOINT
+                span = sys.modules["torch"].profiler.record_function(drawn)
                 span.__enter__()
             try:
                 return original(*arguments, **keywords)
