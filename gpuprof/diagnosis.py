@@ -55,6 +55,9 @@ Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.000001)]
 """A part of a whole, 0 to 1 but for rounding. The range is checked where a diagnosis is read: one
 that was written by hand must not pass a gate with a share below nothing."""
 
+Sum = Annotated[float, msgspec.Meta(ge=0.0)]
+"""Parts of a whole that may overlap, added up: they can pass it."""
+
 Milliseconds = Annotated[float, msgspec.Meta(ge=0.0)]
 """A length of time, checked where a diagnosis is read."""
 
@@ -231,7 +234,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     `device` is the device's name, `device_index` its ordinal in the process (-1: the CPU is the
     device). `step_ms` has one value a step. `wait_frac` is time in collectives spent waiting for
-    another rank, None when there are no other ranks to compare with. `trace` is the input's index.
+    another rank, those that run side by side added up, None when there are no other ranks to
+    compare with. `trace` is the input's index.
     """
 
     rank: int
@@ -241,7 +245,7 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: tuple[Milliseconds, ...]
     budget: dict[str, Share]
     busy_frac: Share
-    wait_frac: Share | None = None
+    wait_frac: Sum | None = None
     late: bool = False
     roofline: dict[str, float] = msgspec.field(default_factory=dict)
 
