@@ -152,13 +152,10 @@ def lines_of(
         ),
         key=lambda item: -item[1],
     )
-    lines = [place for place, _ in heavy if place.line is not None]
-    if sum(value if place.line is not None else -value for place, value in heavy) >= 0:
-        # Most of it is on lines that are known: those come first.
-        ranked = lines + [place for place, _ in heavy if place.line is None]
-    else:
-        ranked = [place for place, _ in heavy]
-    return tuple(ranked[:MAX_PLACES])
+    on_lines = sum(value for place, value in heavy if place.line is not None)
+    if 2 * on_lines >= sum(value for _, value in heavy):
+        heavy.sort(key=lambda item: item[0].line is None)
+    return tuple(place for place, _ in heavy[:MAX_PLACES])
 
 
 def lines_within(

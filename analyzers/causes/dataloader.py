@@ -37,12 +37,12 @@ from gpuprof.analyzers.causes.base import (
     finding,
     too_little,
 )
+from gpuprof.analyzers.idle_lines import idle_lines
 from gpuprof.analyzers.intervals import Spans
-from gpuprof.analyzers.places import lines_within, records_lines
 from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import milliseconds, percent
 from gpuprof.counted import agrees, counted
-from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
+from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, RuledOut
 
 ID = "dataloader"
 
@@ -87,7 +87,7 @@ def judge(run: RunView) -> Verdict:
         confidence=confidence(run, share, gain),
         evidence=_evidence(run, worst, spans, share),
         fixes=_fixes(run, spans, gain),
-        where=with_called_lines(_where(worst.lines), run.told, worst.rank, "input"),
+        where=with_called_lines(idle_lines(worst.lines, "input"), run.told, worst.rank, "input"),
         ranks=run.ranks_with("input"),
     )
 
@@ -310,23 +310,6 @@ def _more_workers(run: RunView, spans: Spans, gain: Gain | None, pin: bool) -> F
         + ("    pin_memory=True,\n" if pin else "")
         + ")",
         cost="CPU cores and memory",
-    )
-
-
-def _where(rank: RankAccount) -> tuple[Place, ...]:
-    if not records_lines(rank.trace):
-        return ()
-    gaps = rank.main.budget.gaps
-    part = gaps.parts["input"]
-    held = np.flatnonzero(part > 0)
-    return lines_within(
-        rank.trace,
-        rank.host,
-        np.full(len(held), rank.host.main_lane, np.int64),
-        gaps.start_ns[held],
-        gaps.host_end_ns[held],
-        part[held].astype(np.float64),
-        float(max(rank.main.budget.total_ns, 1)),
     )
 
 

@@ -39,8 +39,8 @@ from gpuprof.analyzers.causes.base import (
     too_little,
 )
 from gpuprof.analyzers.causes.small_batch import may_grow
+from gpuprof.analyzers.idle_lines import idle_lines
 from gpuprof.analyzers.intervals import Spans, covered, subtract, union
-from gpuprof.analyzers.places import lines_within
 from gpuprof.analyzers.recorded_window import READY_FROM
 from gpuprof.analyzers.recurring import recurring_host_ns
 from gpuprof.analyzers.wording import microseconds, percent
@@ -401,24 +401,12 @@ def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
 
 
 def _where(rank: RankAccount) -> tuple[Place, ...]:
-    gaps = rank.main.budget.gaps
-    host = gaps.parts["host"]
-    held = np.flatnonzero(host > 0)
-    if not len(held):
-        return ()
-    lane = np.full(len(held), rank.host.main_lane, np.int64)
-    known = gaps.event[held] >= 0
+    event = rank.main.budget.gaps.event
+    lane = np.full(len(event), rank.host.main_lane, np.int64)
     if len(rank.launches.lane):
-        lane[known] = rank.launches.lane[gaps.event[held][known]]
-    return lines_within(
-        rank.trace,
-        rank.host,
-        lane,
-        gaps.start_ns[held],
-        gaps.host_end_ns[held],
-        host[held].astype(np.float64),
-        float(max(rank.main.budget.total_ns, 1)),
-    )
+        known = event >= 0
+        lane[known] = rank.launches.lane[event[known]]
+    return idle_lines(rank, "host", lane)
 
 
 CAUSE = Cause(

@@ -49,6 +49,7 @@ from gpuprof.analyzers.communication_fixes import (
 )
 from gpuprof.analyzers.exposed import ExposedCollectives, exposed_collectives, waited_frac
 from gpuprof.analyzers.idle import IDLE_BUCKETS
+from gpuprof.analyzers.idle_lines import idle_lines
 from gpuprof.analyzers.late_ranks import (
     held_up_by,
     waiting_frac,
@@ -57,7 +58,6 @@ from gpuprof.analyzers.late_ranks import (
 )
 from gpuprof.analyzers.late_reasons import evidence_of, fixes_of
 from gpuprof.analyzers.lateness import LateRank
-from gpuprof.analyzers.places import lines_within, records_lines
 from gpuprof.analyzers.pricing import gain_of
 from gpuprof.analyzers.ranks import RankComparison
 from gpuprof.analyzers.wording import milliseconds, percent
@@ -276,20 +276,9 @@ def _where_late(run: RunView, late: tuple[int, ...]) -> tuple[Place, ...]:
     worst = run.comparison.late[0].rank
     held = held_up_by(run.ranks, late, worst)
     rank = next(rank for rank in run.ranks if rank.rank == worst).lines
-    if held is None or held[0] not in IDLE_BUCKETS or not records_lines(rank.trace):
+    if held is None or held[0] not in IDLE_BUCKETS:
         return ()
-    gaps = rank.main.budget.gaps
-    part = gaps.parts[held[0]]
-    idle = np.flatnonzero(part > 0)
-    return lines_within(
-        rank.trace,
-        rank.host,
-        np.full(len(idle), rank.host.main_lane, np.int64),
-        gaps.start_ns[idle],
-        gaps.host_end_ns[idle],
-        part[idle].astype(np.float64),
-        float(max(rank.main.budget.total_ns, 1)),
-    )
+    return idle_lines(rank, held[0])
 
 
 def _alone(run: RunView) -> Verdict:
