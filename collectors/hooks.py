@@ -20,26 +20,17 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+from gpuprof.attach import agent_hooks
 from gpuprof.attach.agent_pace import Pace
 from gpuprof.collectors.callers import CHECKPOINT as CHECKPOINT_LINE
 from gpuprof.collectors.callers import INPUT as INPUT_LINE
 from gpuprof.collectors.callers import Callers
 from gpuprof.collectors.torch_profiler import hidden, named_calls
 
-LOADER_PATIENCE = 8
-"""So many batches without an optimizer step, and batches are the steps: an inference loop. Fewer
-would take the first micro-batches of a loop that accumulates gradients for steps."""
-
-SAVES = (
-    ("torch.distributed.checkpoint", "save"),
-    ("torch.distributed.checkpoint", "save_state_dict"),
-    ("torch.distributed.checkpoint", "async_save"),
-    ("torch.distributed.checkpoint.state_dict_saver", "save"),
-    ("torch.distributed.checkpoint.state_dict_saver", "async_save"),
-    ("safetensors.torch", "save_file"),
-    ("safetensors.torch", "save_model"),
-)
-"""Functions that write checkpoints, beside torch.save."""
+# A session takes the same steps and names the same saves as an attached job does.
+LOADER_PATIENCE = agent_hooks.LOADER_PATIENCE
+SAVES = agent_hooks.SAVES
+CHECKPOINT = agent_hooks.CHECKPOINT
 
 LOADERS = (
     ("nvidia.dali.plugin.base_iterator", "_DaliBaseIterator"),
@@ -49,7 +40,6 @@ LOADERS = (
 """Loaders that are no DataLoader: their `__next__` draws nothing in a trace. torch's own draws
 `enumerate(DataLoader)#…`, and whatever is built on it does too."""
 
-CHECKPOINT = "gpuprof.checkpoint"
 INPUT = "gpuprof.input"
 
 

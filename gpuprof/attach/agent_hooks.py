@@ -16,7 +16,8 @@ from gpuprof.attach.agent_loader import LoaderWatch
 from gpuprof.attach.agent_pace import STEP_OF_ANOTHER, Pace
 
 LOADER_PATIENCE = 8
-"""So many batches without an optimizer step, and batches are the steps (as in a session)."""
+"""So many batches without an optimizer step, and batches are the steps: an inference loop. Fewer
+would take the first micro-batches of a loop that accumulates gradients for steps."""
 SAVES = (
     ("torch.distributed.checkpoint", "save"),
     ("torch.distributed.checkpoint", "save_state_dict"),
@@ -26,7 +27,7 @@ SAVES = (
     ("safetensors.torch", "save_file"),
     ("safetensors.torch", "save_model"),
 )
-"""Functions that write checkpoints, beside torch.save: as in a session (`collectors.hooks`)."""
+"""Functions that write checkpoints, beside torch.save."""
 CHECKPOINT = "gpuprof.checkpoint"
 KNOWN = ("torch.save", "os.fsync")
 """Drawn by their own names; other saves are drawn as CHECKPOINT, which analyzers know."""
