@@ -18,7 +18,7 @@ from gpuprof.analyzers.cpu import cpu_work
 from gpuprof.analyzers.cut import missing_spans
 from gpuprof.analyzers.distil import build_program
 from gpuprof.analyzers.host import HostActivity, host_activity
-from gpuprof.analyzers.intervals import empty
+from gpuprof.analyzers.intervals import Spans, empty
 from gpuprof.analyzers.kernels import is_communication
 from gpuprof.analyzers.launches import Launches, find_launches
 from gpuprof.analyzers.overhead import ProfilerCost, profiler_cost
@@ -157,7 +157,9 @@ def _account_device(parts: _Parts, index: int, events: I64) -> DeviceAccount:
     launches = parts.launches
     whole = int(launches.start_ns[events].min()), int(launches.end_ns[events].max())
     missing = missing_spans(parts.trace, launches, parts.marks)
-    steps = steps_on_device(parts.marks, launches, events, whole, missing)
+    steps = steps_on_device(
+        parts.marks, launches, events, whole, missing, _loading(parts.host)
+    )
     work = device_work(launches, events, parts.collective, parts.copy)
     budget = step_budget(steps, work, events, parts.collective, launches, parts.host)
     program = build_program(
@@ -177,6 +179,11 @@ def _account_device(parts: _Parts, index: int, events: I64) -> DeviceAccount:
     return DeviceAccount(index, info, name, events, budget, program, pricing)
 
 
+def _loading(host: HostActivity) -> Spans | None:
+    """When the thread that marks the steps waited for input, or loaded it."""
+    return host.spans["input"].get(host.main_lane)
+
+
 def _account_cpu(parts: _Parts) -> DeviceAccount:
     rows = parts.trace.rows_of(Category.CPU_OP, Category.USER_ANNOTATION, Category.RUNTIME)
     if not len(rows):
@@ -186,7 +193,7 @@ def _account_cpu(parts: _Parts) -> DeviceAccount:
     whole = (int(start.min()), int(end.max())) if len(rows) else (0, 0)
     missing = missing_spans(parts.trace, parts.launches, parts.marks)
     operators = parts.trace.start_ns[parts.trace.rows_of(Category.CPU_OP)]
-    steps = steps_on_host(parts.marks, whole, missing, operators)
+    steps = steps_on_host(parts.marks, whole, missing, operators, _loading(parts.host))
     work = cpu_work(parts.trace, parts.host)
     nothing = np.zeros(0, np.int64)
     budget = step_budget(steps, work, nothing, parts.collective, parts.launches, parts.host)

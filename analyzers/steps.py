@@ -28,8 +28,9 @@ Source = Literal["ProfilerStep", "session", "inferred", "none"]
 
 WARM_UP_RATIO = 1.3
 """A first step this much longer than the median of the others is warm-up (cudnn benchmarking,
-lazy loading, worker start). Real first steps in the study's traces: 1.45 × with warm-up, at most
-1.1 × without."""
+lazy loading, worker start), or the profiler's own start. Real first steps in the study's traces:
+1.45 × with warm-up, at most 1.1 × without. What is longer for its wait for a batch is neither, if
+the loop had taken steps before: no start of a profiler slows loading down."""
 
 WARM_UP_STEPS = 3
 """Fewer other steps than this do not say what is usual."""
@@ -48,6 +49,7 @@ MIN_COVERED_FRAC = 0.6
 
 _PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
 _SESSION_STEP = re.compile(r"gpuprof\.step#(\d+)")
+_STEP_NUMBER = re.compile(r"(?:ProfilerStep|gpuprof\.step)#(\d{1,18})")
 _OPTIMIZER = re.compile(r"Optimizer\.step#")
 _LOADER = re.compile(r"enumerate\(Data(Loader|Pipe)\)#.*__next__|DataLoader.*__next__")
 _DIGITS = re.compile(r"\d+")
@@ -111,7 +113,11 @@ def find_marks(trace: Trace) -> Marks:
 
 
 def steps_on_host(
-    marks: Marks, whole: tuple[int, int], missing: Spans | None = None, ops_ns: I64 | None = None
+    marks: Marks,
+    whole: tuple[int, int],
+    missing: Spans | None = None,
+    ops_ns: I64 | None = None,
+    loading: Spans | None = None,
 ) -> Steps:
     """The steps of a run whose device is the CPU: the host spans, without gaps between them.
 
@@ -121,6 +127,7 @@ def steps_on_host(
         missing: What the recording does not tell (see `gpuprof.analyzers.cut`), None for nothing.
         ops_ns: When its operators began; a last mark with few of them was cut off. None where that
             is not to be judged.
+        loading: When the thread of the marks waited for input, or loaded it; None for never.
     """
     if marks.source == "none" or not len(marks.start_ns):
         return _single(whole, whole, missing)
@@ -129,7 +136,7 @@ def steps_on_host(
     if ops_ns is not None and len(ops_ns):
         begun = np.sort(ops_ns)
         counts = np.searchsorted(begun, end) - np.searchsorted(begun, start)
-    return _judged(marks, start, end, counts, missing)
+    return _judged(marks, start, end, counts, missing, loading)
 
 
 def steps_on_device(
@@ -138,6 +145,7 @@ def steps_on_device(
     events: I64,
     whole: tuple[int, int],
     missing: Spans | None = None,
+    loading: Spans | None = None,
 ) -> Steps:
     """The steps of one device.
 
@@ -148,6 +156,7 @@ def steps_on_device(
         whole: Start and end of the device's activity, used where there are no marks.
         missing: Time of the host whose launches the recording lacks (see
             `gpuprof.analyzers.cut`), None where it is whole.
+        loading: When the thread of the marks waited for input, or loaded it; None for never.
     """
     if marks.source == "none" or not len(marks.start_ns):
         return _single(
@@ -174,7 +183,7 @@ def steps_on_device(
     if backlog > start[0]:
         # The device was still busy with work from before the window.
         start[0] = min(backlog, int(end[0]))
-    return _judged(marks, start, end, counts, missing)
+    return _judged(marks, start, end, counts, missing, loading)
 
 
 def _backlog_end(launches: Launches, events: I64) -> int:
@@ -266,7 +275,14 @@ def _contiguous(start: I64, end: I64) -> tuple[I64, I64]:
     return start, np.concatenate((start[1:], end[-1:]))
 
 
-def _judged(marks: Marks, start: I64, end: I64, counts: I64, missing: Spans | None) -> Steps:
+def _judged(
+    marks: Marks,
+    start: I64,
+    end: I64,
+    counts: I64,
+    missing: Spans | None,
+    loading: Spans | None,
+) -> Steps:
     length = end - start
     host_start, host_end = _contiguous(marks.start_ns, marks.end_ns)
     why: dict[int, str] = {}
@@ -288,7 +304,8 @@ def _judged(marks: Marks, start: I64, end: I64, counts: I64, missing: Spans | No
         usual = float(np.median(length[others]))
         # As long as a later one is not warm-up: batches that come in bursts, regular saves.
         alone = int(length[0]) > int(length[others].max())
-        if alone and 0 < usual < length[0] / WARM_UP_RATIO:
+        first = int(length[0]) - _loading_above_usual(marks, host_start, host_end, others, loading)
+        if alone and 0 < usual < first / WARM_UP_RATIO:
             why[0] = f"warm-up: {length[0] / usual:.1f} times the usual length"
     for i in range(len(length)):
         if length[i] <= 0:
@@ -298,6 +315,18 @@ def _judged(marks: Marks, start: I64, end: I64, counts: I64, missing: Spans | No
     keep = np.array([i not in why for i in range(len(length))], dtype=np.bool_)
     labels = marks.labels
     return Steps(marks.source, labels, host_start, host_end, start, end, keep, why)
+
+
+def _loading_above_usual(
+    marks: Marks, host_start: I64, host_end: I64, others: list[int], loading: Spans | None
+) -> int:
+    """How much longer than in the others the first step loaded, ns; 0 for the loop's first step:
+    workers start in it."""
+    number = _STEP_NUMBER.fullmatch(marks.labels[0])
+    if loading is None or number is None or int(number[1]) == 0:
+        return 0
+    loaded = covered(loading, host_start, host_end)
+    return max(int(loaded[0]) - int(np.median(loaded[others])), 0)
 
 
 def _single(whole: tuple[int, int], host: tuple[int, int], missing: Spans | None) -> Steps:

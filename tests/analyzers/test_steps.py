@@ -196,6 +196,29 @@ def test_warm_up_begins_at_1_3_times_the_usual(first: float, kept: bool) -> None
     assert bool(steps_of(job).keep[0]) is kept
 
 
+@pytest.mark.parametrize(("number", "kept"), [(0, False), (4, True)])
+def test_a_first_step_that_only_waited_for_its_batch_is_warm_up_only_of_a_loop_that_starts(
+    number: int, kept: bool
+) -> None:
+    """Workers start in the loop's first step. Later a long wait is the loader's: no start of a
+    profiler makes it slower."""
+    job = Job()
+    for i in range(5):
+        with job.step(number + i):
+            job.load(2_000 if i == 0 else 50)
+            job.kernel("k", 1_000)
+    assert bool(account_rank(job.trace.trace(), 0).main.steps.keep[0]) is kept
+
+
+def test_a_first_step_that_computed_longer_as_well_stays_warm_up() -> None:
+    job = Job()
+    for i in range(5):
+        with job.step(4 + i):
+            job.load(2_000 if i == 0 else 50)
+            job.kernel("k", 2_000 if i == 0 else 1_000)
+    assert not account_rank(job.trace.trace(), 0).main.steps.keep[0]
+
+
 def test_too_few_other_steps_do_not_say_what_is_usual() -> None:
     job = Job()
     for number, us in enumerate((5_000, 1_000, 1_000)):
