@@ -19,7 +19,8 @@ LEVELS: tuple[str, ...] = ("INFO", "WARN", "BARE")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that wrote lines. `label` is the launcher's number (rank or, with srun, a node).
+    """A process that wrote lines. `label` is the launcher's number (rank or, with srun, a node);
+    `label_is_local` where it counts within a node only, as torchrun's does.
 
     `ranks` maps the CUDA ordinal to the rank in the largest communicator; a process with one GPU
     has one entry.
@@ -29,6 +30,7 @@ class Process:
     pid: int
     label: int | None
     ranks: Mapping[int, int]
+    label_is_local: bool = False
 
 
 @dataclass(frozen=True, slots=True)

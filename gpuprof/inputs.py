@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuprof.errors import InputError
-from gpuprof.readers.files import UTF16_MARKS, decoded, encoding_of, head, shown, sniff
+from gpuprof.readers.files import SNIFF_BYTES, UTF16_MARKS, encoding_of, head, shown, sniff
+from gpuprof.readers.text import tail, text_of
 from gpuprof.run import RankRecord, is_run, load
 
 MAX_FILES = 20_000
@@ -29,12 +30,20 @@ MOST_UNNAMED = 200
 others hold nothing."""
 
 _ATTRIBUTION = re.compile(r"attribution-rank\d+\.json(\.gz)?$")
+_NAMES_LIBRARY = re.compile(r"\bNCCL\b|\bncclSystemError|ProcessGroupNCCL|\bRCCL\b")
 _LIBRARY_TALKS = re.compile(
-    r"\bNCCL\b|\bncclSystemError|ProcessGroupNCCL|\bRCCL\b|Watchdog caught collective"
+    r"\bNCCL (?:INFO|WARN) |\b[NR]CCL version :? ?\d|Watchdog caught collective"
     r"|client socket has timed out|seconds waiting for (?:clients|workers)\."
     r"|store based barrier on rank|\bRendezvous(?:Timeout|Connection)Error\b"
     r"|server socket has failed to listen on any local"
 )
+"""What NCCL says, and what PyTorch says where ranks do not meet, which NCCL need not precede."""
+
+TALK_HEAD_BYTES = 4 << 20
+TALK_TAIL_BYTES = 1 << 20
+"""How much of a text that is nothing else is searched for such lines, from its beginning and before
+its end: jobs write for long before they begin to talk, and what ends them stands at the end."""
+
 _OWN_OUTPUT = frozenset({"diagnosis.json", "manifest.json"})
 
 HINT = (
@@ -251,7 +260,8 @@ def _kind_of_text(path: Path) -> str:
         return "stacks"
     if is_ras_file(path):
         return "ras"
-    text = decoded(head(path))
+    start = head(path, TALK_HEAD_BYTES)
+    text = text_of(start[:SNIFF_BYTES])
     if not text.strip() or ("\0" in text[:1024].replace("\ufeff", "") and not _is_utf16(path)):
         return "unknown"
     from gpuprof.readers.smi import is_smi
@@ -266,7 +276,18 @@ def _kind_of_text(path: Path) -> str:
 
     if not _is_utf16(path) and is_xid_log(text.splitlines()):
         return "xid"
-    return "nccl-log" if _LIBRARY_TALKS.search(text) else "unknown"
+    return "nccl-log" if _NAMES_LIBRARY.search(text) or _talks(path, start) else "unknown"
+
+
+def _talks(path: Path, start: bytes) -> bool:
+    """Whether NCCL or PyTorch's process group say something at either end of a log. In data, which
+    JSON is, they are quoted: that counts at its beginning only."""
+    text = text_of(start)
+    if text.lstrip().startswith(("{", '["', "[{")):
+        text = text[:SNIFF_BYTES]
+    elif _LIBRARY_TALKS.search(text) is None and len(start) == TALK_HEAD_BYTES:
+        text = text_of(tail(path, TALK_TAIL_BYTES))
+    return _LIBRARY_TALKS.search(text) is not None
 
 
 def _is_utf16(path: Path) -> bool:

@@ -106,6 +106,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("Collectives run at less than half of what the links should carry", "集合通信的速度不到链路应有的一半"),
     ("Measure the links one by one", "逐条测量链路"),
     ("Exactly half points at one NIC of two, a tenth at GPUDirect RDMA off", "正好一半说明两块网卡只用了一块，十分之一说明 GPUDirect RDMA 没有启用"),
+    ("No communicator joins the ranks that differ: if they are of two jobs, this is no fault", "没有通信器连接这些不同的 rank：如果它们属于两个作业，就不是故障"),
     ("Use one library on all nodes", "所有节点使用同一个库"),
     ("Look at LD_LIBRARY_PATH and at the wheel inside each container", "检查 LD_LIBRARY_PATH 和每个容器里 wheel 自带的库"),
     ("Ranks run different NCCL versions", "各 rank 运行的 NCCL 版本不同"),

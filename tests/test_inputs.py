@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 
@@ -237,3 +238,32 @@ def test_empty_log_is_no_trace_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is empty: the program") as error:
         gather([tmp_path / "job.log"])
     assert "torch.profiler" not in str(error.value)
+
+
+JOINED = "DistStoreError: Timed out after 301 seconds waiting for clients. 3/4 clients joined.\n"
+
+
+@pytest.mark.parametrize("said", [JOINED, NCCL], ids=["rendezvous", "nccl"])
+@pytest.mark.parametrize("before", [100_000, 5_000_000])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_job_that_talks_long_before_its_library(
+    tmp_path: Path, said: str, before: int, packed: bool
+) -> None:
+    """What ends a job stands behind everything that it wrote before."""
+    path = tmp_path / "job.log"
+    data = ("loading shard 17 of 512\n" * (before // 24) + said).encode()
+    path.write_bytes(gzip.compress(data) if packed else data)
+    assert gather([path]).nccl_logs == [path]
+
+
+def test_a_job_that_goes_on_after_its_library_spoke(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    path.write_text("step\n" * 20_000 + JOINED + "retrying\n" * 1_000_000)
+    assert gather([path]).nccl_logs == [path]
+
+
+def test_data_that_quotes_a_library_is_no_log(trace: Path) -> None:
+    """A data set of questions holds such lines; those of a job are not written as JSON."""
+    data = trace.parent / "questions.jsonl"
+    data.write_text('{"text": "x"}\n' * 10_000 + '{"text": "NCCL version 2.18.5 fails"}\n')
+    assert gather([trace.parent]).nccl_logs == []

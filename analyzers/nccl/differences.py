@@ -7,9 +7,9 @@ from collections import defaultdict
 
 from gpuprof.analyzers.nccl.conditions import Facts
 from gpuprof.analyzers.nccl.evidence import class_evidence, finding, rank_list, row_evidence
-from gpuprof.analyzers.nccl.jobs import differing
+from gpuprof.analyzers.nccl.jobs import Difference, differing
 from gpuprof.commlog import CommLog
-from gpuprof.diagnosis import Finding, Fix
+from gpuprof.diagnosis import Evidence, Finding, Fix
 from gpuprof.readers.nccl_grammar import version_key
 
 MUST_AGREE = frozenset(
@@ -46,6 +46,12 @@ MUST_AGREE = frozenset(
 EVERY_RANK_STATES = (2, 22)
 """From this release on every rank that logs at INFO states its version."""
 
+PERHAPS_TWO_JOBS = (
+    "No communicator joins the ranks that differ: if they are of two jobs, this is no fault."
+)
+PERHAPS_CONFIDENCE = 0.45
+"""Of such a difference, which is a lead only: below what `nccl_causes.CERTAIN` asks."""
+
 COMM_ID_DEFECT = ((2, 29, 2), (2, 29, 7))
 """Releases that compare IPv4 subnets the wrong way round when NCCL_COMM_ID is set."""
 
@@ -75,7 +81,7 @@ def findings_from_differences(log: CommLog) -> list[Finding]:
 
 def _difference(
     log: CommLog,
-    groups: dict[str, list[tuple[int, int]]],
+    found: Difference,
     *,
     title: str,
     what: str,
@@ -83,8 +89,8 @@ def _difference(
     fix: Fix,
     critical: bool = True,
 ) -> Finding:
-    """`groups`: value to (process, line). The value of the fewest processes is the odd one."""
-    ordered = sorted(groups.items(), key=lambda item: len(item[1]))
+    """The value of the fewest processes is the odd one."""
+    ordered = sorted(found.rows.items(), key=lambda item: len(item[1]))
     odd = ordered[0][1]
     # Of many files, a line is in the one of its process.
     many = len(log.paths) > 1
@@ -99,12 +105,14 @@ def _difference(
         )
         for value, rows in ordered[:4]
     ]
+    if not found.together:
+        evidence.append(Evidence(text=PERHAPS_TWO_JOBS, source="nccl-log"))
     evidence.append(class_evidence([kind]))
     return finding(
         cause="nccl-config",
         title=title,
-        severity="critical" if critical else "warning",
-        confidence=0.9,
+        severity="critical" if critical and found.together else "warning",
+        confidence=0.9 if found.together else PERHAPS_CONFIDENCE,
         evidence=evidence,
         fixes=[fix],
         ranks=_ranks(log, [p for p, _ in odd]),
@@ -117,8 +125,8 @@ def _versions(log: CommLog) -> list[Finding]:
         if row.process is not None and row.stated:
             groups[f"{row.library} {row.version}"].append((row.process, row.line))
     _add_silent(log, groups)
-    groups = differing(log, groups)
-    if not groups:
+    found = differing(log, groups)
+    if found is None:
         return []
     fix = Fix(
         title="Use one library on all nodes",
@@ -128,7 +136,7 @@ def _versions(log: CommLog) -> list[Finding]:
     return [
         _difference(
             log,
-            groups,
+            found,
             title="Ranks run different NCCL versions",
             what="The version",
             kind="version_mismatch",
@@ -176,8 +184,8 @@ def _networks(log: CommLog) -> list[Finding]:
     groups: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for process, (network, line) in first.items():
         groups[network].append((process, line))
-    groups = differing(log, groups)
-    if not groups:
+    found = differing(log, groups)
+    if found is None:
         return []
     fix = Fix(
         title="Make the same network usable on all nodes",
@@ -188,7 +196,7 @@ def _networks(log: CommLog) -> list[Finding]:
     return [
         _difference(
             log,
-            groups,
+            found,
             title="Ranks chose different networks",
             what="The network",
             kind="plugin_mismatch",
@@ -216,8 +224,8 @@ def _plugins(log: CommLog) -> list[Finding]:
     if have:
         for process, line in absent.items():
             groups[""].append((process, line))
-    groups = differing(log, groups)
-    if not groups or _networks(log):
+    found = differing(log, groups)
+    if found is None or _networks(log):
         return []
     fix = Fix(
         title="Install the same network plugin on all nodes",
@@ -227,7 +235,7 @@ def _plugins(log: CommLog) -> list[Finding]:
     return [
         _difference(
             log,
-            groups,
+            found,
             title="Ranks load different network plugins",
             what="The network plugin",
             kind="plugin_mismatch",
@@ -258,6 +266,9 @@ def _nics(log: CommLog) -> list[Finding]:
     groups: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for process, (_number, line) in counts.items():
         groups[str(by_host[log.processes[process].host])].append((process, line))
+    found = differing(log, groups)
+    if found is None:
+        return []
     fix = Fix(
         title="Mend the node with fewer NICs",
         detail="A ring runs at the pace of its narrowest node.",
@@ -266,7 +277,7 @@ def _nics(log: CommLog) -> list[Finding]:
     return [
         _difference(
             log,
-            groups,
+            found,
             title="Nodes differ in the number of usable NICs",
             what="The number of RDMA devices",
             kind="nic_mismatch",
@@ -291,8 +302,8 @@ def _environment(log: CommLog) -> list[Finding]:
         silent = [p for p in sorted(up) if log.processes[p].host not in speaking]
         if silent and len(rows) >= len({p for p in up if log.processes[p].host in speaking}):
             groups[""] += [(p, 0) for p in silent]
-        groups = differing(log, groups)
-        if not groups:
+        found = differing(log, groups)
+        if found is None:
             continue
         fix = Fix(
             title="Make the NCCL environment the same on all ranks",
@@ -302,7 +313,7 @@ def _environment(log: CommLog) -> list[Finding]:
         return [
             _difference(
                 log,
-                groups,
+                found,
                 title=f"{variable} differs between ranks",
                 what=variable,
                 kind="env_mismatch",

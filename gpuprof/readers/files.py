@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from gpuprof.errors import InputError
+from gpuprof.readers.wrapping import unwrapped
 
 SNIFF_BYTES = 64 * 1024
 """Enough for a trace's header up to its first events (deviceProperties of 16 GPUs: 8 KiB)."""
@@ -39,6 +40,7 @@ KINETO_SIGNS = re.compile(
 SMI_SIGNS = re.compile(
     rb"utilization\.(?:gpu|memory)|memory\.(?:used|total)|power\.draw|clocks(?:\.\w+)?\.(?:sm|mem)"
 )
+SMI_VALUE = re.compile(rb"\d (?:%|MiB|W|MHz)(?![\w/])")
 NCCL_SIGNS = re.compile(
     rb"\bN(?:CCL) (?:INFO|WARN|TRACE|VERSION|version)|NCCL version \d|RCCL version"
 )
@@ -229,11 +231,6 @@ def head(path: str | os.PathLike[str], count: int = SNIFF_BYTES) -> bytes:
     return b"".join(parts)[:count]
 
 
-def decoded(data: bytes) -> str:
-    """Text of a file: UTF-16 where its mark says so, as PowerShell's `>` writes; else UTF-8."""
-    return data.decode("utf-16" if data.startswith(UTF16_MARKS) else "utf-8", "replace")
-
-
 def sniff(path: str | os.PathLike[str]) -> str:
     """What kind of input a path is, from its first bytes.
 
@@ -247,7 +244,7 @@ def sniff(path: str | os.PathLike[str]) -> str:
     place = Path(path)
     if place.is_dir():
         return "run-dir" if (place / "manifest.json").is_file() else "unknown"
-    return sniff_bytes(head(place))
+    return sniff_bytes(unwrapped(head(place)))
 
 
 def sniff_bytes(start: bytes) -> str:
@@ -301,10 +298,9 @@ def _looks_like_smi_rows(text: bytes) -> bool:
     """An nvidia-smi CSV without a header: the same number of commas and a % or MiB in each row."""
     rows = [row for row in text.split(b"\n")[:5] if row.strip()]
     commas = {row.count(b",") for row in rows}
-    units = (b" %", b" MiB", b" W", b" MHz")
     return (
         bool(rows)
         and commas != {0}
         and len(commas) == 1
-        and all(any(unit in row for unit in units) for row in rows)
+        and all(SMI_VALUE.search(row) for row in rows)
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuprof.commlog import CommLog, LineTable, Process, VersionRow
 from gpuprof.readers.nccl_grammar import FINGERPRINTS, INFO_KINDS, RELEASES, version_key
+from gpuprof.readers.nccl_prefix import Label
 
 MAX_LINES = 200_000
 """Kept lines: about 60 MB at most."""
@@ -27,9 +28,9 @@ class ProcessKeeper:
 
     def __init__(self) -> None:
         self._index: dict[tuple[bytes, int], int] = {}
-        self._labels: list[int | None] = []
+        self._labels: list[Label | None] = []
 
-    def index(self, host: bytes, pid: int, label: int | None) -> int:
+    def index(self, host: bytes, pid: int, label: Label | None) -> int:
         key = (host, pid)
         found = self._index.get(key)
         if found is None:
@@ -41,13 +42,19 @@ class ProcessKeeper:
 
     def labels_are_ranks(self) -> bool:
         """A label is a rank when no two processes share it (srun -l may print the node)."""
-        labels = [label for label in self._labels if label is not None]
+        labels = [label.number for label in self._labels if label is not None]
         return bool(labels) and max(Counter(labels).values()) == 1
 
     def rows(self) -> list[Process]:
         return [
-            Process(host.decode("utf-8", "replace"), pid, self._labels[index], {})
-            for (host, pid), index in self._index.items()
+            Process(
+                host.decode("utf-8", "replace"),
+                pid,
+                None if label is None else label.number,
+                {},
+                label_is_local=label is not None and label.kind == "local",
+            )
+            for (host, pid), label in zip(self._index, self._labels, strict=True)
         ]
 
 
@@ -90,11 +97,13 @@ def name_ranks(log: CommLog, devices: list[int | None], labels_are_ranks: bool) 
             rank = transport.target if transport.direction == "receive" else transport.source
             if rank is not None and transport.kind in ("p2p", "shm", "net"):
                 ranks[transport.process] = {-1: rank}
+    local_are_ranks = log.multi_node is not True
     for index, one in enumerate(log.processes):
         named = ranks[index]
-        if not named and labels_are_ranks and one.label is not None:
+        usable = labels_are_ranks and (local_are_ranks or not one.label_is_local)
+        if not named and usable and one.label is not None:
             named = {-1: one.label}
-        log.processes[index] = Process(one.host, one.pid, one.label, named)
+        log.processes[index] = replace(one, ranks=named)
     for index, event in enumerate(log.events):
         if event.rank is not None or event.process is None:
             continue

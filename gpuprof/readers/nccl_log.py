@@ -29,9 +29,10 @@ from gpuprof.readers.nccl_grammar import (
     TRANSPORT_FIELDS,
     TRANSPORTS,
 )
-from gpuprof.readers.nccl_prefix import LAUNCHER_RANK, PREFIX, TIMESTAMP
+from gpuprof.readers.nccl_prefix import PREFIX, TIMESTAMP, launcher_label
 from gpuprof.readers.nccl_rows import ROWS, transport
 from gpuprof.readers.nccl_tests_output import HEADER, TableReader
+from gpuprof.readers.text import text_chunks
 
 MAX_TEXT = 600
 """Characters of a line that are kept; the longest WARN of NCCL is below 500."""
@@ -93,7 +94,7 @@ def read_nccl_log(
     reader = _Reader(CommLog(paths=places))
     for index, place in enumerate(places):
         reader.line = 1
-        for data in nccl_scan.chunks(Path(place), damaged):
+        for data in text_chunks(Path(place), "ranks", damaged):
             reader.read(data, index)
     log = reader.finish()
     found = log.counts or log.events or log.transports or log.calls or log.bandwidths
@@ -194,11 +195,9 @@ class _Reader:
         host, pid, _tid, device, source, source_line, _function = (
             match.groups() if match else (None,) * 7
         )
-        label = LAUNCHER_RANK.match(before)
-        number = next((int(g) for g in label.groups() if g is not None), None) if label else None
         process = None
         if host is not None and pid is not None:
-            process = self.processes.index(host, int(pid), number)
+            process = self.processes.index(host, int(pid), launcher_label(before))
         stamp = TIMESTAMP.search(before)
         origin = Origin(
             process,
@@ -271,11 +270,11 @@ class _Reader:
         text = raw.decode("utf-8", "replace").rstrip()
         if not BARE.search(text):
             return
-        label = LAUNCHER_RANK.match(raw)
+        label = launcher_label(raw)
         named = RANK_IN_TEXT.search(text)
         rank = next((int(g) for g in named.groups() if g is not None), None) if named else None
-        if rank is None and label is not None and label.group(3) is None:
-            rank = next((int(g) for g in label.groups() if g is not None), None)
+        if rank is None and label is not None and label.kind in ("mpi", "rank"):
+            rank = label.number
         if "CCL version" in text:
             match = nccl_scan.KIND_PATTERNS[0].search(text[text.index("CCL version") - 1 :])
             if match is not None:

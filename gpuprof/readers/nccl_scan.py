@@ -9,47 +9,13 @@ repeat. Only what is found is cut into lines.
 
 from __future__ import annotations
 
-import codecs
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import accumulate, chain
-from pathlib import Path
+from itertools import accumulate
 from typing import NamedTuple
 
-import msgspec
-
-from gpuprof.readers.files import GZIP_MAGIC, UTF16_MARKS, ByteSource, open_file, shown
 from gpuprof.readers.nccl_grammar import BARE_HINT, INFO_KINDS
-
-CHUNK_BYTES = 8 << 20
-"""Large enough that the cost per chunk vanishes, small enough that its lines fit in 50 MB."""
-
-MAX_LINE_BYTES = 1 << 20
-"""A longer line is no log line (NCCL cuts its own at 1 KiB): cut, so that memory is bounded."""
-
-
-ESCAPES = re.compile(rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\(B)")
-"""What terminals take for colours: of launchers, of `grep --color`, and of the job itself."""
-
-
-DOCKER = b'{"log":"'
-"""How Docker's json-file driver begins each line that it stores."""
-
-CRI = re.compile(
-    rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP] ",
-    re.MULTILINE,
-)
-"""What containerd and CRI-O write before each line (the format of Kubernetes' pod logs)."""
-
-
-class _Stored(msgspec.Struct):
-    """One line as Docker stores it; its stream and time are passed over."""
-
-    log: str
-
-
-_STORED = msgspec.json.Decoder(_Stored)
 
 
 class Chunk(NamedTuple):
@@ -70,81 +36,6 @@ class Found(NamedTuple):
     text: bytes
     kinds: tuple[int, ...]
     after: bytes = b""
-
-
-def _blocks(path: Path, damaged: list[str] | None) -> Iterator[bytes]:
-    with open_file(path) as stream:
-        if stream.read(len(GZIP_MAGIC)) != GZIP_MAGIC:
-            stream.seek(0)
-            while block := stream.read(CHUNK_BYTES):
-                yield block
-            return
-    with ByteSource(path, block_bytes=CHUNK_BYTES) as source:
-        yield from source.blocks()
-        if source.damaged and damaged is not None:
-            damaged.append(f"{shown(path)}: {source.damaged}, so its end is missing")
-
-
-def _utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same text in UTF-8, where the file's mark says that it is UTF-16."""
-    first = next(blocks, b"")
-    if not first.startswith(UTF16_MARKS):
-        yield first
-        yield from blocks
-        return
-    decoder = codecs.getincrementaldecoder("utf-16")("replace")
-    for block in chain((first,), blocks):
-        yield decoder.decode(block).encode("utf-8", "replace")
-
-
-def chunks(path: Path, damaged: list[str] | None = None) -> Iterator[bytes]:
-    """Chunks of whole lines in UTF-8, carriage returns of Windows and of progress bars left in,
-    colours and the wrapping of container runtimes taken out; one line stays one line.
-
-    Args:
-        damaged: Gets a line if the file is compressed and its end is lost.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    docker = cri = False
-    for number, stored in enumerate(_whole_lines(_utf8(_blocks(path, damaged)))):
-        if number == 0:
-            docker, cri = stored.startswith(DOCKER), CRI.match(stored) is not None
-        data = stored
-        if docker:
-            data = b"".join(map(_unwrapped, stored.splitlines(keepends=True)))
-        elif cri:
-            data = CRI.sub(b"", stored)
-        yield ESCAPES.sub(b"", data) if b"\x1b" in data else data
-
-
-def _unwrapped(line: bytes) -> bytes:
-    """What the program wrote, of a line as Docker stores it; any other line as it is."""
-    if not line.startswith(DOCKER):
-        return line
-    try:
-        text = _STORED.decode(line).log
-    except msgspec.DecodeError:  # cut off, or not UTF-8
-        return line
-    return text.rstrip("\n").replace("\n", " ").encode("utf-8", "replace") + b"\n"
-
-
-def _whole_lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    rest: list[bytes] = []
-    held = 0
-    for block in blocks:
-        end = block.rfind(b"\n") + 1
-        if (end == 0 and held < MAX_LINE_BYTES) or held + len(block) < CHUNK_BYTES // 2:
-            rest.append(block)
-            held += len(block)
-            continue
-        end = end or len(block)
-        yield b"".join((*rest, block[:end]))
-        rest = [block[end:]]
-        held = len(rest[0])
-    if held:
-        yield b"".join(rest)
 
 
 def _heads() -> tuple[re.Pattern[bytes], dict[str, tuple[int, ...]]]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from gpuprof.errors import InputError
-from gpuprof.readers.files import head
+from gpuprof.readers.text import text_chunks, text_head
 
 MAX_BYTES = 64 << 20
 """Of a job of ten thousand ranks it says some megabytes."""
@@ -93,7 +93,7 @@ def is_ras(start: str) -> bool:
 
 
 def is_ras_file(path: Path) -> bool:
-    return is_ras(head(path)[:8192].decode("utf-8", "replace"))
+    return is_ras(text_head(path)[:8192])
 
 
 def read_ras(path: Path) -> RasReport:
@@ -104,7 +104,7 @@ def read_ras(path: Path) -> RasReport:
     """
     if path.stat().st_size > MAX_BYTES:
         raise InputError(f"{path} is larger than {MAX_BYTES >> 20} MiB", hint="an answer is not")
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = b"".join(text_chunks(path)).decode("utf-8", "replace")
     if text.lstrip().startswith("{"):
         return RasReport(tuple(_from_json(path, text)), path=str(path))
     starts = [match.start() for match in _ANSWER.finditer(text)]

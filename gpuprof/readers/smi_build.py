@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 
 import numpy as np
 
@@ -14,9 +12,6 @@ from gpuprof.errors import InputError
 from gpuprof.sample_format import MOST, Number, Status
 from gpuprof.samples import DeviceFacts, GpuProcess, Missing, Samples, Series, series
 
-MAX_BYTES = 512 << 20
-"""A log of 8 GPUs at 1 Hz has some 50 MB a day."""
-MAX_LINE_CHARACTERS = 65_536
 MAX_GPUS = 128
 ASSUMED_STEP_NS = 10**9
 """Interval of samples without a timestamp: nvidia-smi's own default for dmon, and the usual -l 1.
@@ -129,30 +124,6 @@ def parse_time(text: str) -> tuple[int, bool] | None:
 
 def _unix_ns(moment: datetime) -> int:
     return int(moment.timestamp()) * 10**9 + moment.microsecond * 1000
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file in UTF-8 or UTF-16 (a shell on Windows writes that), bounded.
-
-    Raises:
-        InputError: it cannot be opened.
-    """
-    try:
-        with path.open("rb") as file:
-            head = file.read(4)
-        encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-        if encoding == "utf-8-sig" and len(head) == 4 and head[1] == 0 and head[3] == 0:
-            encoding = "utf-16-le"  # without its mark, as an appended log has it
-        with path.open("r", encoding=encoding, errors="replace", newline=None) as text:
-            left = MAX_BYTES
-            while left > 0:
-                line = text.readline(MAX_LINE_CHARACTERS)
-                if not line:
-                    return
-                left -= len(line)
-                yield line.rstrip("\r\n")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
 
 
 @dataclass

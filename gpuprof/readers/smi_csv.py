@@ -19,8 +19,8 @@ from gpuprof.readers.smi_build import (
     SmiBuilder,
     parse_cell,
     parse_time,
-    read_lines,
 )
+from gpuprof.readers.text import text_lines
 from gpuprof.sample_format import Status
 from gpuprof.samples import Samples
 
@@ -125,7 +125,7 @@ def read_smi_csv(path: Path) -> Samples:
     columns: list[Column | None] | None = None
     rows: list[list[str]] = []
     damaged, guessed = 0, False
-    for line in read_lines(path):
+    for line in text_lines(path):
         if not line.strip():
             continue
         new = header(line)

@@ -13,8 +13,8 @@ from gpuprof.readers.smi_build import (
     SmiBuilder,
     parse_cell,
     parse_time,
-    read_lines,
 )
+from gpuprof.readers.text import text_lines
 from gpuprof.sample_format import Status
 from gpuprof.samples import GpuProcess, Samples
 
@@ -57,7 +57,7 @@ def read_smi_monitor(path: Path) -> Samples:
     names: list[str] = []
     counts: dict[int, int] = {}
     damaged = values = 0
-    for line in read_lines(path):
+    for line in text_lines(path):
         words = _words(line)
         if line.lstrip().startswith("#"):
             if "gpu" in words:  # the other heading line names units

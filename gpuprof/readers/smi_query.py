@@ -13,8 +13,8 @@ from gpuprof.readers.smi_build import (
     SmiBuilder,
     parse_cell,
     parse_time,
-    read_lines,
 )
+from gpuprof.readers.text import text_lines
 from gpuprof.samples import GpuProcess, Samples
 
 BANNER = "NVSMI LOG"
@@ -135,7 +135,7 @@ def read_smi_query(path: Path) -> Samples:
     sums: dict[tuple[int, int, str], float] = {}
     process: dict[str, str] = {}
     driver = ""
-    for name, value in tree(read_lines(path)):
+    for name, value in tree(text_lines(path)):
         if name == "Timestamp":
             tick, gpu = tick + 1, -1
             parsed = parse_time(value)

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from gpuprof.errors import InputError
-from gpuprof.readers.files import ByteSource, head
+from gpuprof.readers.files import ByteSource
+from gpuprof.readers.text import text_head, text_lines
 from gpuprof.stacks import FORMAT, MAIN, VERSION, Frame, Header, Pile, RankStacks, Watched
 
 MAX_FRAMES = 256
@@ -31,11 +32,10 @@ _RANK_IN_NAME = re.compile(r"rank[-_]?(\d{1,7})", re.IGNORECASE)
 
 def is_stacks(path: Path) -> bool:
     """Whether a file holds stacks of a rank."""
-    start = head(path)[:4096]
-    if start.lstrip().startswith(b"{"):
-        return f'"format":"{FORMAT}"'.encode() in start.split(b"\n", 1)[0].replace(b": ", b":")
-    text = start.decode("utf-8", "replace")
-    return bool(_SPY_PROCESS.match(text)) and "\nPython v" in text
+    start = text_head(path)[:4096]
+    if start.lstrip().startswith("{"):
+        return f'"format":"{FORMAT}"' in start.split("\n", 1)[0].replace(": ", ":")
+    return bool(_SPY_PROCESS.match(start)) and "\nPython v" in start
 
 
 def read_stacks(path: Path) -> RankStacks:
@@ -47,7 +47,7 @@ def read_stacks(path: Path) -> RankStacks:
     lines = _lines(path)
     first = next(lines, b"")
     if not first.lstrip().startswith(b"{"):
-        return _read_spy(path, (line.decode("utf-8", "replace") for line in [first, *lines]))
+        return _read_spy(path, text_lines(path))
     try:
         header = msgspec.json.decode(first, type=Header)
     except msgspec.MsgspecError as error:

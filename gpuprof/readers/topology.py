@@ -14,7 +14,8 @@ import re
 from dataclasses import dataclass, field
 
 from gpuprof.errors import InputError
-from gpuprof.readers.files import decoded, head
+from gpuprof.readers.files import head
+from gpuprof.readers.text import text_of
 
 MAX_TOPOLOGY_BYTES = 8 << 20
 """NCCL's XML of a 72-GPU domain is below 1 MB."""
@@ -99,7 +100,7 @@ def read_topology(path: str | os.PathLike[str]) -> Topology:
         from gpuprof.readers.nccl_xml import parse_nccl_xml
 
         return parse_nccl_xml(data, str(path))
-    topology = parse_topology(decoded(data), str(path))
+    topology = parse_topology(text_of(data), str(path))
     if topology is None:
         raise InputError(
             f"{path} holds no topology", hint="record one with: nvidia-smi topo -m > topo.txt"

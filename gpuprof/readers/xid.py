@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-import msgspec
-
-from gpuprof.readers.smi_build import read_lines
+from gpuprof.readers.text import text_lines
 from gpuprof.samples import SampleEvent
 
 MAX_EVENTS = 100_000
@@ -86,7 +84,7 @@ def read_xids(path: Path) -> XidLog:
     Raises:
         InputError: it cannot be opened.
     """
-    return parse_xids(read_lines(path))
+    return parse_xids(text_lines(path, keep="times"))
 
 
 def parse_xids(lines: Iterable[str]) -> XidLog:
@@ -95,11 +93,10 @@ def parse_xids(lines: Iterable[str]) -> XidLog:
     uuids: dict[str, str] = {}
     benign = count = 0
     warnings: list[str] = []
-    for raw in lines:
+    for message in lines:
         count += 1
-        if "NVRM" not in raw and "SXid" not in raw and "peermem" not in raw:
+        if "NVRM" not in message and "SXid" not in message and "peermem" not in message:
             continue
-        stamp, message = _journal_json(raw) if raw.startswith("{") else (None, raw)
         if _BENIGN.search(message):
             benign += 1
             continue
@@ -112,7 +109,7 @@ def parse_xids(lines: Iterable[str]) -> XidLog:
         if len(events) >= MAX_EVENTS:
             warnings.append(f"only the first {MAX_EVENTS} reports were read")
             break
-        time_ns, epoch = stamp if stamp is not None else line_time(message[: match.start()])
+        time_ns, epoch = line_time(message[: match.start()])
         pid, name = _PID.search(match["rest"]), _NAME.search(match["rest"])
         pci = _pci(match["pci"])
         events.append(
@@ -185,17 +182,3 @@ def _formatted(text: str, pattern: str) -> tuple[int | None, bool]:
     except ValueError:
         return None, False
     return int(moment.timestamp()) * 10**9, False
-
-
-def _journal_json(raw: str) -> tuple[tuple[int | None, bool] | None, str]:
-    """A line of `journalctl -o json`: its time and its message."""
-    try:
-        entry = msgspec.json.decode(raw, type=dict[str, object])
-    except msgspec.MsgspecError:
-        return None, raw
-    micros, message = entry.get("__REALTIME_TIMESTAMP"), entry.get("MESSAGE")
-    if not isinstance(message, str):
-        return None, raw
-    if isinstance(micros, str) and micros.isdigit() and len(micros) < 20:
-        return (int(micros) * 1000, True), message
-    return (None, False), message

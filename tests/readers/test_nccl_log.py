@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +14,10 @@ from hypothesis import strategies as st
 from fixtures.nccl_logs import VERSIONS, Job, build_log
 from gpuprof.commlog import CommLog
 from gpuprof.errors import InputError
-from gpuprof.readers import nccl_calls, nccl_scan
+from gpuprof.readers import nccl_calls
+from gpuprof.readers import text as text_module
 from gpuprof.readers.nccl_log import read_nccl_log
+from gpuprof.readers.text import CHUNK_BYTES
 
 
 def read(tmp_path: Path, *lines: str) -> CommLog:
@@ -209,7 +210,7 @@ def test_busy_chunks_lose_no_last_call(tmp_path: Path, monkeypatch: pytest.Monke
     """A rank that stopped long before the others keeps its last number."""
     monkeypatch.setattr(nccl_calls, "HEAVY_CALLS", 10)
     monkeypatch.setattr(nccl_calls, "TAIL_BYTES", 1000)
-    monkeypatch.setattr(nccl_scan, "CHUNK_BYTES", 8000)
+    monkeypatch.setattr(text_module, "CHUNK_BYTES", 8000)
     lines = [
         f"n1:{r}:1 [{r}] NCCL INFO AllReduce: opCount {n:x} sendbuff 0x1 recvbuff 0x1 count 64 datatype "
         f"7 op 0 root 0 comm 0xa{r} [nranks=2] stream 0x5"
@@ -233,7 +234,7 @@ def test_chunk_borders_change_nothing(
     text, _, _ = build_log(Job(version, nodes=1, gpus=4, steps=5), "shm_full")
     path.write_text(text)
     whole = read_nccl_log(path)
-    monkeypatch.setattr(nccl_scan, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(text_module, "CHUNK_BYTES", 3000)
     parts = read_nccl_log(path)
     assert parts.counts == whole.counts
     assert parts.events == whole.events
@@ -397,11 +398,11 @@ def test_encodings_of_windows(tmp_path: Path, encoding: str) -> None:
     """PowerShell's `kubectl logs … > nccl.log` writes UTF-16; also across chunks."""
     mark = "\ufeff" if encoding == "utf-16-be" else ""
     path = tmp_path / "nccl.log"
-    text = f"{mark}{SAID}\r\n" + "é x\r\n" * (nccl_scan.CHUNK_BYTES // 8) + f"{WARNED}\r\n"
+    text = f"{mark}{SAID}\r\n" + "é x\r\n" * (CHUNK_BYTES // 8) + f"{WARNED}\r\n"
     path.write_bytes(text.encode(encoding))
     log = read_nccl_log(path)
     assert [(s.variable, s.value) for s in log.env] == [("NCCL_ALGO", "Ring")]
-    assert [e.line for e in log.events] == [nccl_scan.CHUNK_BYTES // 8 + 2]
+    assert [e.line for e in log.events] == [CHUNK_BYTES // 8 + 2]
 
 
 def test_a_packed_log_that_is_cut_off_is_read_and_said(tmp_path: Path) -> None:
@@ -412,38 +413,3 @@ def test_a_packed_log_that_is_cut_off_is_read_and_said(tmp_path: Path) -> None:
     log = read_nccl_log(path, damaged)
     assert [e.text for e in log.events] == ["something"]
     assert damaged == [f"{path}: the gzip stream is cut off, so its end is missing"]
-
-
-def in_docker(line: str) -> str:
-    stored = {"log": line + "\n", "stream": "stderr", "time": "2024-01-02T03:04:05.678Z"}
-    return json.dumps(stored, separators=(",", ":"))
-
-
-def in_cri(line: str) -> str:
-    return f"2024-01-02T03:04:05.678901234Z stderr F {line}"
-
-
-@pytest.mark.parametrize("stored", [in_docker, in_cri])
-def test_what_a_container_runtime_stores_reads_as_the_program_wrote_it(
-    tmp_path: Path, stored: Callable[[str], str]
-) -> None:
-    lines = (
-        "loading <data> & \u001b[31mmore\u001b[0m",
-        "[rank3]:host1:7:9 [0] NCCL INFO NCCL version 2.27.7+cuda12.4",
-        'host1:7:9 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to "eth0".',
-        "",
-        "host1:7:9 [0] misc/socket.cc:456 NCCL WARN socketStartConnect: Connect to 10.0.0.2<9> failed",
-    )
-    plain = read(tmp_path, *lines)
-    wrapped = read(tmp_path, *map(stored, lines))
-    assert [(e.text, e.line) for e in wrapped.events] == [(e.text, e.line) for e in plain.events]
-    assert wrapped.processes == plain.processes
-    assert wrapped.env == plain.env
-    assert wrapped.versions == plain.versions
-    assert wrapped.events[0].line == 5
-
-
-def test_line_of_docker_that_is_cut_off_stays_as_it_is(tmp_path: Path) -> None:
-    whole = in_docker("host1:7:9 [0] NCCL INFO NCCL version 2.27.7+cuda12.4")
-    log = read(tmp_path, whole, whole[:40], whole)
-    assert [row.line for row in log.versions] == [1, 3]

@@ -36,9 +36,11 @@ def test_times_of_all_forms(prefix: str, time_ns: int | None, epoch: bool) -> No
         assert event.time_ns is None
 
 
-def test_the_journals_json() -> None:
+def test_the_journals_json(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
     line = '{"__REALTIME_TIMESTAMP":"1731672123470068","MESSAGE":"' + XID + '"}'
-    (event,) = parse_xids([line, '{"MESSAGE": [78, 86]}', "{broken NVRM"]).events
+    path.write_text("\n".join([line, '{"MESSAGE": [78, 86]}', "{broken NVRM"]))
+    (event,) = read_xids(path).events
     assert (event.time_ns, event.epoch) == (1_731_672_123_470_068_000, True)
 
 
