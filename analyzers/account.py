@@ -157,9 +157,7 @@ def _account_device(parts: _Parts, index: int, events: I64) -> DeviceAccount:
     launches = parts.launches
     whole = int(launches.start_ns[events].min()), int(launches.end_ns[events].max())
     missing = missing_spans(parts.trace, launches, parts.marks)
-    steps = steps_on_device(
-        parts.marks, launches, events, whole, missing, _loading(parts.host)
-    )
+    steps = steps_on_device(parts.marks, launches, events, whole, missing, _loading(parts.host))
     work = device_work(launches, events, parts.collective, parts.copy)
     budget = step_budget(steps, work, events, parts.collective, launches, parts.host)
     program = build_program(

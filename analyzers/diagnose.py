@@ -17,6 +17,7 @@ from gpuprof.analyzers.facts import find_facts
 from gpuprof.analyzers.group_skew import GroupSkew, group_skews
 from gpuprof.analyzers.host_beside import gpu_while_recorded, with_samples
 from gpuprof.analyzers.joint import joint_pricing
+from gpuprof.analyzers.late_hosts import find_late_hosts
 from gpuprof.analyzers.late_reasons import parts_by_rank
 from gpuprof.analyzers.pricing import Pricing, trusted
 from gpuprof.analyzers.rank_summary import summarize
@@ -132,6 +133,7 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         parts=parts,
         told=told,
         skews=skews,
+        late_hosts=find_late_hosts([account.rank for account in accounts], joint),
     )
     warnings += window_warnings(told) + long_steps(recorded.step_us)
     return view, warnings + [w for account in accounts for w in data_warnings(account)]

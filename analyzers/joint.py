@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.matching import match
 from gpuprof.analyzers.pricing import DevicePricing, Price, mean_price, price_of
+from gpuprof.analyzers.program import Program
 from gpuprof.analyzers.rank_summary import RankSummary
 from gpuprof.analyzers.replay import Change, Meeting, Replayed, run
 
@@ -49,13 +51,23 @@ class _Common:
     offset_ns: list[int]
 
 
+class _Question(NamedTuple):
+    """A replay: whether the profiler's records are paid for, which parts are removed, of which
+    ranks, and for which ranks nobody waits (positions)."""
+
+    profiled: bool
+    removed: tuple[str, ...]
+    of: tuple[int, ...]
+    late: tuple[int, ...]
+
+
 class JointPricing:
     """Prices a job by replaying all of its ranks together (see `gpuprof.analyzers.pricing`)."""
 
     def __init__(self, pricings: Sequence[DevicePricing], common: _Common) -> None:
         self._pricings = list(pricings)
         self._common = common
-        self._known: dict[tuple[bool, tuple[str, ...], tuple[int, ...]], Price] = {}
+        self._known: dict[_Question, Price] = {}
         self._bases: dict[bool, list[Replayed]] = {}
         self._explained = self._run([Change(lags=False) for _ in pricings], ())
 
@@ -73,27 +85,47 @@ class JointPricing:
         pairs = zip(self._explained, self._pricings, strict=True)
         return max(abs(r.mean_ns - p.measured_ns) / p.measured_ns for r, p in pairs)
 
+    @property
+    def programs(self) -> list[Program]:
+        """What each rank runs."""
+        return [pricing.program for pricing in self._pricings]
+
     def without(self, *removed: str, profiled: bool = True) -> Price:
-        return self._priced(removed, (), profiled)
+        return self.without_of(range(len(self._pricings)), *removed, profiled=profiled)
+
+    def without_of(self, some: Collection[int], *removed: str, profiled: bool = True) -> Price:
+        """The step of all ranks when parts of some are removed (positions in the list)."""
+        question = _Question(profiled, tuple(sorted(set(removed))), tuple(sorted(some)), ())
+        return self._priced(question)
 
     def without_waiting_for(self, late: Collection[int]) -> Price:
         """The step of the other ranks when nobody waits for these (positions in the list)."""
-        return self._priced((), tuple(sorted(late)), profiled=True)
+        return self._priced(_Question(True, (), (), tuple(sorted(late))))
 
-    def _priced(self, removed: Sequence[str], late: tuple[int, ...], profiled: bool) -> Price:
-        key = profiled, tuple(sorted(set(removed))), late
-        if key not in self._known:
+    def saved_of_each_step(self, late: Collection[int]) -> F64:
+        """The share of each step that the other ranks save when nobody waits for these,
+        (n_steps,)."""
+        changed = self._run([Change() for _ in self._pricings], tuple(sorted(late)))
+        kept = [i for i in range(len(self._pricings)) if i not in late]
+        base = self._base(profiled=True)
+        before = np.mean([base[i].step_ns for i in kept], axis=0)
+        after = np.mean([changed[i].step_ns for i in kept], axis=0)
+        saved: F64 = 1.0 - after / np.maximum(before, 1.0)
+        return saved
+
+    def _priced(self, question: _Question) -> Price:
+        if question not in self._known:
             changes = []
-            for pricing in self._pricings:
-                change = Change(profiled=profiled)
-                for part in key[1]:
+            for i, pricing in enumerate(self._pricings):
+                change = Change(profiled=question.profiled)
+                for part in question.removed if i in question.of else ():
                     change = change.and_(pricing.change(part))
                 changes.append(change)
-            changed = self._run(changes, late)
-            kept = [i for i in range(len(self._pricings)) if i not in late]
-            prices = [price_of(self._base(profiled=profiled)[i], changed[i]) for i in kept]
-            self._known[key] = mean_price(prices)
-        return self._known[key]
+            changed = self._run(changes, question.late)
+            base = self._base(profiled=question.profiled)
+            kept = [i for i in range(len(self._pricings)) if i not in question.late]
+            self._known[question] = mean_price([price_of(base[i], changed[i]) for i in kept])
+        return self._known[question]
 
     def _base(self, *, profiled: bool) -> list[Replayed]:
         if profiled not in self._bases:

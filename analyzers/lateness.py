@@ -204,7 +204,7 @@ def find_late(
 
 def _step_tests(blame_ns: F64, step_ns: F64) -> tuple[I64, F64]:
     """In how many steps each rank is late, and the smaller chance of both tests, times two."""
-    n_ranks, n_steps = blame_ns.shape
+    n_ranks = len(blame_ns)
     measure = blame_ns.max(axis=0)
     if n_ranks >= STALL_HIDES_BELOW:
         measure = np.partition(blame_ns, -2, axis=0)[-2]
@@ -214,15 +214,31 @@ def _step_tests(blame_ns: F64, step_ns: F64) -> tuple[I64, F64]:
     expected = float(late_in.sum()) / n_ranks / max(n_waited, 1)
     cached = [at_least(k, n_waited, expected) for k in range(n_waited + 1)]
     counted = np.array(cached)[times]
-    trim = int(TRIMMED * n_steps)
-    usual = blame_ns
-    if n_ranks >= CLIPPED_FROM:
-        usual = np.minimum(blame_ns, np.partition(blame_ns, -2, axis=0)[-2])
-    sized = by_size((blame_ns - usual.mean(axis=0)) / np.maximum(step_ns, 1.0), trim)
-    if not trim:  # nothing protects a plain mean from one stalled step
-        steady = blame_ns.min(axis=1) >= STEADY * blame_ns.mean(axis=1)
-        sized = np.where(steady, sized, 1.0)
+    sized = above_chance(blame_ns, step_ns)
     return times, np.minimum(2 * np.minimum(counted, sized), 1.0)
+
+
+def above_chance(spent_ns: F64, step_ns: F64) -> F64:
+    """The chance that ranks which are alike differ as much as each is above the mean rank.
+
+    Args:
+        spent_ns: What each rank spends of each step above those that spend least,
+            (n_ranks, n_steps).
+        step_ns: Length of each step, (n_steps,).
+
+    Returns:
+        (n_ranks,), of each rank for itself (see `by_size`).
+    """
+    n_ranks, n_steps = spent_ns.shape
+    trim = int(TRIMMED * n_steps)
+    usual = spent_ns
+    if n_ranks >= CLIPPED_FROM:
+        usual = np.minimum(spent_ns, np.partition(spent_ns, -2, axis=0)[-2])
+    sized = by_size((spent_ns - usual.mean(axis=0)) / np.maximum(step_ns, 1.0), trim)
+    if not trim:  # nothing protects a plain mean from one stalled step
+        steady = spent_ns.min(axis=1) >= STEADY * spent_ns.mean(axis=1)
+        sized = np.where(steady, sized, 1.0)
+    return sized
 
 
 def by_size(above: F64, trim: int) -> F64:

@@ -43,6 +43,7 @@ from gpuprof.diagnosis import (
 
 if TYPE_CHECKING:
     from gpuprof.analyzers.joint import JointPricing
+    from gpuprof.analyzers.late_hosts import LateHosts
     from gpuprof.analyzers.ranks import RankComparison
 
 NAMED_FROM = 0.05
@@ -71,6 +72,7 @@ class RunView:
     """A run, accounted. ranks: at least one. comparison: None with a single rank. joint: the
     pricing of all ranks together, None with a single rank or where they can't be replayed so.
     parts: rank -> what it does in an average step, empty with a single rank. skews: uneven groups.
+    late_hosts: ranks that the others wait for because of their hosts, None where there are none.
     missing: why the busy time of the device isn't in the recording, "" where it is; then nothing
     is judged. told: rank -> what gpuprof's own recorder says of the window, where it recorded."""
 
@@ -84,6 +86,7 @@ class RunView:
     parts: Mapping[int, RankParts] = field(default_factory=dict)
     told: Mapping[int, RecordedWindow] = field(default_factory=dict)
     skews: tuple[GroupSkew, ...] = ()
+    late_hosts: LateHosts | None = None
 
     @property
     def first(self) -> RankAccount:
@@ -98,6 +101,14 @@ class RunView:
     def is_replayed_together(self) -> bool:
         """Whether prices come from all ranks at once: then nobody's wait is taken for his own."""
         return self.joint is not None and trusted(self.joint)
+
+    @property
+    def late_ranks(self) -> tuple[int, ...]:
+        """Ranks that the others wait for, ascending: by the order in which they come to
+        collectives, or by what their own hosts cost."""
+        by_order = self.comparison.late_ranks if self.comparison is not None else ()
+        by_host = self.late_hosts.ranks if self.late_hosts is not None else ()
+        return tuple(sorted({*by_order, *by_host}))
 
     @property
     def has_steps(self) -> bool:

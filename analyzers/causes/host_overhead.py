@@ -39,6 +39,7 @@ from gpuprof.analyzers.causes.base import (
     too_little,
 )
 from gpuprof.analyzers.causes.small_batch import may_grow
+from gpuprof.analyzers.communication_fixes import named_ranks
 from gpuprof.analyzers.idle_lines import idle_lines
 from gpuprof.analyzers.intervals import Spans, covered, subtract, union
 from gpuprof.analyzers.recorded_window import READY_FROM
@@ -101,13 +102,15 @@ def judge(run: RunView) -> Verdict:
         other = _passing(run, share, unprofiled)
         if other is not None:
             return other
-    worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
+    alone = _alone(run)
+    worst = max(run.ranks, key=lambda rank: (rank.rank in alone, run.share_of(rank, *BUCKETS)))
     who = "device waits for the host" if run.has_device else "CPU is busy outside of operators"
     title = f"The {who} {percent(share)} of {run.each_step}"
     if share > charged:
-        title = (
-            f"Late hosts, the ranks' own and those they wait for, hold {percent(share)} of a step"
-        )
+        whose = "the ranks' own and those they wait for"
+        if alone:
+            whose = f"those of {named_ranks(alone)}"
+        title = f"Late hosts, {whose}, hold {percent(share)} of a step"
     return finding(
         ID,
         title,
@@ -117,8 +120,16 @@ def judge(run: RunView) -> Verdict:
         evidence=_evidence(run, worst, charged, unprofiled),
         fixes=_fixes(run, worst),
         where=_where(worst.lines),
-        ranks=run.ranks_with(*BUCKETS),
+        ranks=alone or run.ranks_with(*BUCKETS),
     )
+
+
+def _alone(run: RunView) -> tuple[int, ...]:
+    """The ranks whose hosts make all others wait, where the hosts of the others cost nothing."""
+    hosts = run.late_hosts
+    if hosts is None or hosts.others_frac >= LEAST_GAIN:
+        return ()
+    return tuple(sorted(hosts.ranks))
 
 
 def _passing(run: RunView, share: float, unprofiled: Gain | None) -> Verdict | None:
@@ -278,7 +289,7 @@ def _evidence(
             )
         )
     waiting = _waiting_for_hosts(run)
-    if waiting >= run.named_from:
+    if waiting >= run.named_from and not _alone(run):
         evidence.append(
             Evidence(
                 text=f"Ranks wait for each other {percent(waiting)} of the step. In the replay of"

@@ -96,7 +96,7 @@ def judge(run: RunView) -> Verdict:
             " the rank that computes longest",
             share=share,
         )
-    late = run.comparison.late_ranks if run.comparison is not None else ()
+    late = run.late_ranks
     return finding(
         ID,
         _title(skew, bubble, uneven, run.each_step),
@@ -174,7 +174,7 @@ def _even(run: RunView, skew: Skew, bubble: Bubble | None) -> str:
     )
     if bubble is not None:
         text += f"; the pipeline's bubble is {percent(bubble.idle_frac)}"
-    late = run.comparison.late_ranks if run.comparison is not None else ()
+    late = run.late_ranks
     if late:
         one = len(late) == 1
         text += (

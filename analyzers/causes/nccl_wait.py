@@ -48,21 +48,18 @@ from gpuprof.analyzers.communication_fixes import (
     named_ranks,
 )
 from gpuprof.analyzers.exposed import ExposedCollectives, exposed_collectives, waited_frac
-from gpuprof.analyzers.idle import IDLE_BUCKETS
-from gpuprof.analyzers.idle_lines import idle_lines
+from gpuprof.analyzers.late_evidence import fixes_of_late, where_late, who_is_late
 from gpuprof.analyzers.late_ranks import (
     held_up_by,
     waiting_frac,
     without_lateness,
     without_transfers,
 )
-from gpuprof.analyzers.late_reasons import evidence_of, fixes_of
-from gpuprof.analyzers.lateness import LateRank
 from gpuprof.analyzers.pricing import gain_of
 from gpuprof.analyzers.ranks import RankComparison
-from gpuprof.analyzers.wording import milliseconds, percent
+from gpuprof.analyzers.wording import percent
 from gpuprof.analyzers.work_skew import find_bubble, price_evened_out, rank_skew
-from gpuprof.diagnosis import Evidence, Gain, NotJudged, Place, RuledOut, Window
+from gpuprof.diagnosis import Evidence, Gain, NotJudged, RuledOut, Window
 
 ID = "nccl-wait"
 
@@ -70,23 +67,8 @@ HOW = "the step replayed with transfers taking no time: the most that overlap ca
 
 BUCKETS = ("communication", "communication_host")
 
-MOST_SUSPECTS = 2
-
 MOSTLY = 0.5
 """When half of the exposed communication is waiting, the ranks are the first thing to look at."""
-
-_DOING = {
-    "compute": "computing",
-    "copy": "copying",
-    "input": "waiting for data",
-    "sync": "idle after blocking calls",
-    "checkpoint": "writing a checkpoint",
-    "host": "waiting for its host (Python, launches)",
-    "allocator": "in the memory allocator",
-    "launch": "waiting for its own streams",
-    "unknown": "idle for reasons that were not recorded",
-}
-"""What a rank does in a bucket of its step."""
 
 
 def judge(run: RunView) -> Verdict:
@@ -109,13 +91,12 @@ def judge(run: RunView) -> Verdict:
 def _compared(run: RunView, comparison: RankComparison) -> Verdict:
     """What several ranks of one job show: transfer, waiting, and who is late."""
     share = run.share(*BUCKETS)
-    if share < run.named_from:
+    late = _late(run, comparison)
+    if share < run.named_from and not late:
         tables = [exposed_collectives(rank) for rank in run.ranks]
         return RuledOut(cause=ID, why=_hidden(run, tables, share), share=share)
     waiting = min(waiting_frac(run.ranks, comparison), share)
-    # A late rank waits for nobody, though its steps are as long as those that wait for it.
-    waited = waiting_frac(run.ranks, comparison, comparison.late_ranks)
-    late = comparison.late_ranks if waited >= run.named_from else ()
+    split = _split(run, comparison, share, waiting)
     if late:
         gain = _punctual(run, comparison, late)
         if gain is not None and gain.reduction < LEAST_GAIN:
@@ -125,9 +106,9 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
                 f" if nobody waited the step would be only {percent(gain.reduction)} shorter",
                 share=share,
             )
-        come = "comes" if len(late) == 1 else "come"
-        title = f"{named_ranks(late).capitalize()} {come} late: the others wait"
-        title += f" {percent(waiting_frac(run.ranks, comparison, late))} of {run.each_step}"
+        title = _title(run, comparison, late, gain)
+        if share < run.named_from and run.late_hosts is not None:
+            share = run.late_hosts.saved_frac  # they wait elsewhere, in blocking calls
     else:
         if (others := run.may_be_others(ID, share)) is not None:
             return others
@@ -141,6 +122,7 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, *BUCKETS))
     table = exposed_collectives(worst)
     certain = CERTAIN if all(one.lasting for one in comparison.late) else 0.85
+    hosts = run.late_hosts if late else None
     return finding(
         ID,
         title,
@@ -148,8 +130,8 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
         gain=gain,
         confidence=confidence(run, share, gain, certain=certain),
         evidence=[
-            *_split(run, comparison, share, waiting),
-            *_who_is_late(run, comparison, late),
+            *split,
+            *who_is_late(run.ranks, comparison, run.parts, late, hosts),
             *_evidence(run, worst, table, share),
             *link_shares(run.first, comparison),
         ],
@@ -157,15 +139,40 @@ def _compared(run: RunView, comparison: RankComparison) -> Verdict:
             run.facts,
             table,
             late_ranks=late,
-            known=fixes_of(run.parts, [one.rank for one in comparison.late if one.rank in late]),
+            known=fixes_of_late(comparison, run.parts, late, hosts),
             waits=waiting >= MOSTLY * share,
             transfers=share - waiting >= run.named_from,
             on_device=run.has_device,
         ),
-        where=_where_late(run, late),
+        where=where_late(run.ranks, comparison, late, hosts),
         ranks=run.ranks_with(*BUCKETS),
         late_ranks=late,
     )
+
+
+def _late(run: RunView, comparison: RankComparison) -> tuple[int, ...]:
+    """The ranks that cost enough to be named for it, ascending. What a rank that is late for its
+    own host costs is known from the replay, wherever the others wait for it."""
+    late: set[int] = set()
+    # A late rank waits for nobody, though its steps are as long as those that wait for it.
+    if waiting_frac(run.ranks, comparison, comparison.late_ranks) >= run.named_from:
+        late.update(comparison.late_ranks)
+    if run.late_hosts is not None and run.late_hosts.saved_frac >= run.named_from:
+        late.update(run.late_hosts.ranks)
+    return tuple(sorted(late))
+
+
+def _title(
+    run: RunView, comparison: RankComparison, late: tuple[int, ...], gain: Gain | None
+) -> str:
+    one, who = len(late) == 1, named_ranks(late).capitalize()
+    waited = waiting_frac(run.ranks, comparison, late)
+    if waited >= run.named_from:
+        come = "comes" if one else "come"
+        return f"{who} {come} late: the others wait {percent(waited)} of {run.each_step}"
+    # They wait in blocking calls of their own; then a replay of all ranks has said what it costs.
+    hold, saved = "holds" if one else "hold", gain.reduction if gain is not None else waited
+    return f"{who} {hold} the others up for {percent(saved)} of {run.each_step}"
 
 
 def _faster(run: RunView, comparison: RankComparison) -> Gain | None:
@@ -216,69 +223,6 @@ def _split(
     if not comparison.complete:
         text += " A rank that was not given may be late as well: that would count as transfer."
     return [Evidence(text=text, value=round(waiting, 4), unit="share of step")]
-
-
-def _who_is_late(run: RunView, comparison: RankComparison, late: tuple[int, ...]) -> list[Evidence]:
-    if not late and comparison.suspects:
-        return [_may_be_late(one) for one in comparison.suspects[:MOST_SUSPECTS]]
-    if not late:
-        return [
-            Evidence(
-                text="No rank is late: none comes last more often than chance lets it, at a cost"
-                " that is worth naming.",
-                unit="",
-            )
-        ]
-    evidence = []
-    for one in comparison.late:
-        text = (
-            f"Rank {one.rank} was late in {one.times} of {one.of} {one.samples} and costs the"
-            f" middle rank {percent(one.share)} of the step"
-        )
-        if not one.lasting:
-            text += "; too few steps were recorded to say that it is late in others too"
-        evidence.append(Evidence(text=text + ".", value=round(one.share, 4), unit="share of step"))
-        evidence += evidence_of(run.parts, one.rank, late)
-        held = held_up_by(run.ranks, late, one.rank)
-        if held is not None:
-            bucket, own_ms, others_ms = held
-            evidence.append(
-                Evidence(
-                    text=f"Rank {one.rank} spends {milliseconds(own_ms)} of each step"
-                    f" {_doing(bucket, run.has_device)},"
-                    f" the others {milliseconds(others_ms)}.",
-                    value=round(own_ms - others_ms, 3),
-                    unit="ms per step",
-                )
-            )
-    return evidence
-
-
-def _may_be_late(one: LateRank) -> Evidence:
-    text = (
-        f"Whether rank {one.rank} is late can't be told: it was late in {one.times} of {one.of}"
-        f" {one.samples} and costs the middle rank {percent(one.share)} of the step, but that may"
-        " be chance: record more steps."
-    )
-    return Evidence(text=text, value=round(one.share, 4), unit="share of step")
-
-
-def _doing(bucket: str, has_device: bool) -> str:
-    if bucket == "host" and not has_device:
-        return "outside of operators"
-    return _DOING[bucket]
-
-
-def _where_late(run: RunView, late: tuple[int, ...]) -> tuple[Place, ...]:
-    """Lines of the user's code that hold the costliest late rank up, where its host does."""
-    if run.comparison is None or not late:
-        return ()
-    worst = run.comparison.late[0].rank
-    held = held_up_by(run.ranks, late, worst)
-    rank = next(rank for rank in run.ranks if rank.rank == worst).lines
-    if held is None or held[0] not in IDLE_BUCKETS:
-        return ()
-    return idle_lines(rank, held[0])
 
 
 def _alone(run: RunView) -> Verdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from fixtures.diagnoses import sample_diagnosis
 from fixtures.runs import Job, diagnosed, training
+from fixtures.simulator import draw_run, plant, simulate, write_traces
 from gpuprof.analyzers.xid_codes import XIDS, meaning
 from gpuprof.api import analyze
 from gpuprof.commands.output import LANGUAGES as OFFERED
@@ -92,6 +94,10 @@ def runs() -> Iterator[Diagnosis]:
         for rank in range(2)
     ]
     yield diagnosed(*jobs)
+    with tempfile.TemporaryDirectory() as folder:  # a rank that is late for its own host
+        run = plant(draw_run("ddp", 13001, 0.05), "nccl-wait", 0.23, "late-rank")
+        write_traces(simulate(run), Path(folder))
+        yield analyze(folder)
 
 
 def texts(diagnosis: Diagnosis) -> list[str]:
