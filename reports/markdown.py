@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from gpuprof.diagnosis import Diagnosis, Finding
-from gpuprof.reports import budget, story, text
+from gpuprof.reports import budget, gains, story, text
 from gpuprof.reports.words import Catalog, catalog, localized
 
 TOP_KERNELS = 10
@@ -54,23 +54,18 @@ def code_block(value: str, *, indent: str = "", language: str = "") -> list[str]
 
 def _finding(number: int, finding: Finding, diagnosis: Diagnosis, words: Catalog) -> list[str]:
     gain = finding.gain
-    step = diagnosis.run.steps.length_ms
     saving = words.say("finding.gain.none")
     if gain is not None:
-        saving = text.percent_range(gain.low, gain.high)
-        if step is not None:
-            saved = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))}"
-            saving = words.clauses((saved, saving))
-        saving = story.at_most(saving, gain, words)
+        saving = gains.saving(gain, diagnosis, words)
     facts = [words.name("severity", finding.severity), words.name("cause", finding.cause)]
     facts.append(story.confidence(finding.confidence, words))
     if diagnosis.run.world_size > 1 and finding.ranks:
         facts.append(story.ranks(finding.ranks, words))
     if finding.late_ranks:
         facts.append(story.late(finding.late_ranks, words))
-    title = words.aside(escape(finding.title), saving)
+    title = words.labelled(escape(finding.title), saving)
     lines = [f"### {number}. {title}", "", escape(" · ".join(facts)), ""]
-    lines += [f"- {escape(item.text)}" for item in finding.evidence]
+    lines += [f"- {_typed(item.text)}" for item in finding.evidence]
     lines += [""]
     for place in finding.where:
         spot = text.clean(place.file) + (f":{place.line}" if place.line is not None else "")
@@ -78,7 +73,7 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis, words: Catalog
         if place.code:
             lines += [*code_block(place.code, language="python"), ""]
     for fix in finding.fixes:
-        lines += [f"**{escape(fix.title)}**", "", escape(fix.detail), ""]
+        lines += [f"**{escape(fix.title)}**", "", _typed(fix.detail), ""]
         if fix.code:
             lines += [*code_block(fix.code, language="python"), ""]
         if fix.cost:
@@ -86,17 +81,17 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis, words: Catalog
     between = words.say("points.between")
     told = (gain.how, gain.limit) if gain is not None else ()
     how = "".join(between + escape(text.sentence(sentence)) for sentence in told if sentence)
-    return [*lines, f"{escape(story.gain_sentence(finding, diagnosis, words))}{how}", ""]
+    return [*lines, f"{escape(gains.of_cause(finding, diagnosis, words))}{how}", ""]
 
 
 def _budget(diagnosis: Diagnosis, words: Catalog) -> list[str]:
     step = diagnosis.run.steps.length_ms
     rows = budget.rows(diagnosis.budget, step)
-    lines = [f"## {words.say(story.whole(diagnosis, 'section.budget'))}", ""]
+    lines = [f"## {words.say(gains.whole(diagnosis, 'section.budget'))}", ""]
     if not rows:
         return [*lines, words.say("budget.none"), ""]
     head = [
-        words.say(story.whole(diagnosis, "budget.part")),
+        words.say(gains.whole(diagnosis, "budget.part")),
         words.say("budget.ms"),
         words.say("budget.share"),
     ]
@@ -109,7 +104,7 @@ def _budget(diagnosis: Diagnosis, words: Catalog) -> list[str]:
     total = f"{text.number(step, digits)} ms" if step is not None else ""
     return [
         *lines,
-        f"| **{words.say(story.whole(diagnosis, 'budget.total'))}** | {total} | 100.0 % |",
+        f"| **{words.say(gains.whole(diagnosis, 'budget.total'))}** | {total} | 100.0 % |",
         "",
     ]
 
@@ -145,7 +140,7 @@ def to_markdown(diagnosis: Diagnosis, *, lang: str = "en") -> str:
     lines = [f"# {escape(diagnosis.headline or words.say('untitled'))}", ""]
     lines += [escape(" · ".join(story.run_facts(diagnosis, words))), ""]
     lead = words.say("points.between").join(
-        part for part in (story.cost(diagnosis, words), story.together(diagnosis, words)) if part
+        part for part in (story.cost(diagnosis, words), gains.of_all(diagnosis, words)) if part
     )
     lines += [escape(lead), ""]
     also = words.several(words.name("bound", item) for item in bound.also)

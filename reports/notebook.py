@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 
 from gpuprof.diagnosis import Diagnosis, Finding
-from gpuprof.reports import budget, charts, story, text
+from gpuprof.reports import budget, charts, gains, story, text
 from gpuprof.reports.words import Catalog, catalog, localized
 
 MOST_FINDINGS = 8
@@ -29,7 +29,7 @@ def to_html(diagnosis: Diagnosis, *, lang: str = "en") -> str:
     parts = [
         f"<h3>{safe(diagnosis.headline or words.say('untitled'))}</h3>",
         f"<p>{safe(' · '.join(story.run_facts(diagnosis, words)))}</p>",
-        f"<p>{safe(story.together(diagnosis, words))}</p>",
+        f"<p>{safe(gains.of_all(diagnosis, words))}</p>",
     ]
     if rows:
         parts.append(charts.stacked_bar(rows, words, height=18))
@@ -45,7 +45,7 @@ def to_html(diagnosis: Diagnosis, *, lang: str = "en") -> str:
     else:
         found = [_finding(f, diagnosis, words) for f in diagnosis.findings[:MOST_FINDINGS]]
         items = "".join(
-            f"<li><b>{safe(title)}</b>{f' ({safe(saving)})' if saving else ''}<br>{safe(more)}</li>"
+            f"<li><b>{safe(title)}</b>{f': {safe(saving)}' if saving else ''}<br>{safe(more)}</li>"
             for title, saving, more in found
         )
         parts.append(f"<ol>{items}</ol>")
@@ -63,11 +63,7 @@ def _finding(finding: Finding, diagnosis: Diagnosis, words: Catalog) -> tuple[st
     """Title, saving, and where it is with what to change."""
     saving = ""
     if finding.gain is not None:
-        step = diagnosis.run.steps.length_ms
-        saving = text.percent_range(finding.gain.low, finding.gain.high)
-        if step is not None:
-            saving = f"−{text.milliseconds(max(step - finding.gain.step_ms, 0.0))}, {saving}"
-        saving = story.at_most(saving, finding.gain, words)
+        saving = gains.saving(finding.gain, diagnosis, words)
     more = []
     for place in finding.where[:1]:
         more.append(place.file + (f":{place.line}" if place.line is not None else ""))

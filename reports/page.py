@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuprof.diagnosis import Diagnosis, Finding, Window, to_json
-from gpuprof.reports import budget, charts, lanes, overview, story, template_code, text
+from gpuprof.reports import budget, charts, gains, lanes, overview, story, template_code, text
 from gpuprof.reports.curves import GpuCurves
 from gpuprof.reports.words import Catalog
 from gpuprof.trace import Trace
@@ -70,7 +70,6 @@ def _finding(
     from markupsafe import Markup
 
     gain = finding.gain
-    step = diagnosis.run.steps.length_ms
     evidence = []
     for item in finding.evidence:
         known = [window_index[id(w)] for w in item.windows if id(w) in window_index][:BUTTONS]
@@ -101,18 +100,15 @@ def _finding(
         "late": story.late(finding.late_ranks, words),
         "gain_main": "",
         "gain_note": "",
-        "gain_text": story.gain_sentence(finding, diagnosis, words),
+        "gain_text": gains.of_cause(finding, diagnosis, words),
         "gain_range": "",
         "gain_bar": None,
     }
     if gain is not None:
-        share = words.say("key.of_step", share=text.percent(gain.reduction))
-        if step is not None:
-            result["gain_main"] = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))}"
-            result["gain_note"] = share
-        else:
-            result["gain_main"] = f"−{text.percent(gain.reduction)}"
-        result["gain_main"] = story.at_most(result["gain_main"], gain, words)
+        if gains.saved_ms(gain, diagnosis) is not None:
+            share = text.percent(gain.reduction)
+            result["gain_note"] = words.say(gains.whole(diagnosis, "key.of_step"), share=share)
+        result["gain_main"] = gains.at_most(gains.saved(gain, diagnosis), gain, words)
         ends = text.percent(gain.low), text.percent(gain.high)
         if ends[0] != ends[1]:
             result["gain_range"] = words.say("finding.gain.interval", low=ends[0], high=ends[1])
@@ -277,7 +273,7 @@ def render(
         labelled=words.labelled,
         aside=words.aside,
         clauses=words.clauses,
-        whole=lambda key: story.whole(diagnosis, key),
+        whole=lambda key: gains.whole(diagnosis, key),
         nothing_found=story.nothing_found(diagnosis, words),
         css=Markup(css),
         policy=policy,
@@ -285,8 +281,9 @@ def render(
         or words.say("untitled"),
         facts=story.run_facts(diagnosis, words),
         cost=story.cost(diagnosis, words),
-        together=story.together(diagnosis, words),
+        together=gains.of_all(diagnosis, words),
         keys=story.key_figures(diagnosis, words),
+        changes=gains.changes(diagnosis, words),
         warnings_line=story.warnings_line(diagnosis, words),
         known=known,
         stands=story.stands(diagnosis),

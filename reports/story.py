@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuprof.diagnosis import Diagnosis, Finding, Gain, NotJudged
+from gpuprof.diagnosis import Diagnosis, NotJudged
 from gpuprof.reports import budget, text
+from gpuprof.reports.gains import saved_ms, whole
 from gpuprof.reports.words import Catalog
 
 HIGH_CONFIDENCE = 0.85
@@ -84,11 +85,6 @@ def run_facts(diagnosis: Diagnosis, words: Catalog) -> list[str]:
     return [text.clean(fact, 200) for fact in facts]
 
 
-def whole(diagnosis: Diagnosis, key: str) -> str:
-    """The key of the wording that fits: without steps, the budget is that of the recording."""
-    return key if diagnosis.run.steps.count else f"{key}.whole"
-
-
 def stands(diagnosis: Diagnosis) -> bool:
     """Whether the job does not go on: it is bound by nothing, and no step can be saved."""
     return not budget.has_account(diagnosis) and any(
@@ -130,38 +126,6 @@ def cost(diagnosis: Diagnosis, words: Catalog) -> str:
     )
 
 
-def together(diagnosis: Diagnosis, words: Catalog) -> str:
-    """The most that all changes together could save, or why no such number is quoted.
-
-    Empty when there is nothing to change.
-    """
-    replay = diagnosis.replay
-    if diagnosis.together is not None:
-        limit = diagnosis.together.limit
-        told = [_together(diagnosis, words), *([text.sentence(limit)] if limit else [])]
-        return words.say("points.between").join(told)
-    if not diagnosis.findings or not budget.has_account(diagnosis):
-        return ""
-    if not replay.trusted and replay.error is not None:
-        return words.say("together.untrusted", error=text.percent(replay.error))
-    return words.say("together.none")
-
-
-def _together(diagnosis: Diagnosis, words: Catalog) -> str:
-    best = diagnosis.together
-    assert best is not None
-    share = text.percent(best.reduction)
-    step = diagnosis.run.steps.length_ms
-    if step is None:
-        return words.say("together.share", share=share)
-    return words.say(
-        whole(diagnosis, "together"),
-        step=text.milliseconds(step),
-        after=text.milliseconds(best.step_ms),
-        share=share,
-    )
-
-
 def nothing_found(diagnosis: Diagnosis, words: Catalog) -> str:
     """Without findings: all is well, or of some causes or of all nobody can tell."""
     if diagnosis.bound.class_ == "unknown":
@@ -172,29 +136,21 @@ def nothing_found(diagnosis: Diagnosis, words: Catalog) -> str:
 def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:
     """Step, busy share, what the changes save, bound class."""
     figures = []
-    steps = diagnosis.run.steps
-    if steps.median_ms is not None:
-        key = "key.median.one" if steps.count == 1 else "key.median"
-        note = words.say(key if steps.count else "facts.steps.none", count=steps.count)
+    length = diagnosis.run.steps.length_ms
+    if length is not None:
         label = words.say(whole(diagnosis, "key.step"))
-        # Of one step there is no median: over ranks, all else on the page is of the mean.
-        length = steps.length_ms if steps.count == 1 else steps.median_ms
-        figures.append(KeyFigure(label, text.milliseconds(length or steps.median_ms), note))
+        figures.append(KeyFigure(label, text.milliseconds(length), _of_steps(diagnosis, words)))
     if diagnosis.budget and budget.has_account(diagnosis):
         busy = max(0.0, 1.0 - budget.idle_share(diagnosis))
-        note = ""
-        if steps.length_ms is not None:
-            of_step = whole(diagnosis, "key.of_step")
-            note = words.say(of_step, share=text.milliseconds(busy * steps.length_ms))
+        computing = text.percent(diagnosis.budget.get("compute", 0.0))
+        note = words.say(whole(diagnosis, "key.computing"), share=computing)
         figures.append(KeyFigure(words.say("key.busy"), text.percent(busy), note))
     best = diagnosis.together
     if best is not None:
-        saved = text.percent(best.reduction)
-        note = ""
-        if steps.length_ms is not None:
-            note = words.say(whole(diagnosis, "key.of_step"), share=saved)
-            saved = text.milliseconds(max(steps.length_ms - best.step_ms, 0.0))
-        figures.append(KeyFigure(words.say("key.save"), saved, note, good=True))
+        share, saved = text.percent(best.reduction), saved_ms(best, diagnosis)
+        note = "" if saved is None else words.say(whole(diagnosis, "key.of_step"), share=share)
+        value = share if saved is None else text.milliseconds(saved)
+        figures.append(KeyFigure(words.say("key.save"), value, note, good=True))
     bound = diagnosis.bound
     note = ""
     if stands(diagnosis):
@@ -209,34 +165,22 @@ def key_figures(diagnosis: Diagnosis, words: Catalog) -> list[KeyFigure]:
     return figures
 
 
+def _of_steps(diagnosis: Diagnosis, words: Catalog) -> str:
+    """Of which steps a length is: the page has one length of a step, the mean."""
+    steps = diagnosis.run.steps
+    if not steps.count:
+        return words.say("facts.steps.none")
+    if steps.count == 1:
+        return words.say("key.mean.one")
+    if steps.mean_ms is None or steps.median_ms is None:
+        return words.say("key.median", count=text.count(steps.count))
+    median = text.milliseconds(steps.median_ms)
+    return words.say("key.mean", count=text.count(steps.count), median=median)
+
+
 def near(bound_class: str) -> str:
     """The key of the wording for rivals: a mixed bound lies between them."""
     return "key.between" if bound_class == "mixed" else "key.also"
-
-
-def at_most(saving: str, gain: Gain, words: Catalog) -> str:
-    """A saving as it is stated: as a bound where a limit may make it smaller."""
-    return words.say("finding.gain.at_most", saving=saving) if gain.at_most else saving
-
-
-def gain_sentence(finding: Finding, diagnosis: Diagnosis, words: Catalog) -> str:
-    """How a gain came about, or why none is quoted."""
-    gain = finding.gain
-    if gain is None:
-        replay = diagnosis.replay
-        if not replay.trusted and replay.error is not None:
-            return words.say("finding.gain.untrusted", error=text.percent(replay.error))
-        return words.say("finding.gain.unpriced")
-    share = text.percent(gain.reduction)
-    step = diagnosis.run.steps.length_ms
-    if step is None:
-        return words.say("finding.gain.text.share", share=share)
-    return words.say(
-        whole(diagnosis, "finding.gain.text"),
-        after=text.milliseconds(gain.step_ms),
-        step=text.milliseconds(step),
-        share=share,
-    )
 
 
 def replay(diagnosis: Diagnosis, words: Catalog) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis import Diagnosis, Finding
-from gpuprof.reports import budget, columns, story, text
+from gpuprof.reports import budget, columns, gains, story, text
 from gpuprof.reports.words import Catalog, catalog, localized
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _budget(diagnosis: Diagnosis, out: _Printer, words: Catalog) -> None:
     first = min(max(columns.cells(name) for name in names), 24, room)
     bar = max(0, min(BAR_WIDTH, out.width - first - 24))
     full = "█" if out.unicode else "#"
-    title = words.say(story.whole(diagnosis, "section.budget"))
+    title = words.say(gains.whole(diagnosis, "section.budget"))
     if step is not None:
         title = words.aside(title, text.milliseconds(step))
     out.line(title, "bold")
@@ -184,15 +184,9 @@ def _finding(
 ) -> None:
     """One finding. told: limits of gains that earlier ones have said."""
     gain = finding.gain
-    step = diagnosis.run.steps.length_ms
-    if gain is None:
-        saving = words.say("finding.gain.none")
-    else:
-        saving = text.percent_range(gain.low, gain.high)
-        if step is not None:
-            saved = f"−{text.milliseconds(max(step - gain.step_ms, 0.0))}"
-            saving = words.aside(saved, saving)
-        saving = story.at_most(saving, gain, words)
+    saving = words.say("finding.gain.none")
+    if gain is not None:
+        saving = gains.saving(gain, diagnosis, words)
     stops = finding.cause in story.STOPS and gain is None
     unpriced = stops or (gain is None and not diagnosis.run.steps.count)
     title = finding.title if unpriced else words.labelled(finding.title, saving)
@@ -218,12 +212,14 @@ def _finding(
 
 
 def _together(diagnosis: Diagnosis, words: Catalog) -> str:
+    """As `gains.of_all`, in one line."""
     best, step = diagnosis.together, diagnosis.run.steps.length_ms
-    if best is None or step is None:
-        return story.together(diagnosis, words)
+    saved = gains.saved_ms(best, diagnosis) if best is not None else None
+    if best is None or step is None or saved is None:
+        return gains.of_all(diagnosis, words)
     return words.say(
-        story.whole(diagnosis, "terminal.together"),
-        saved=text.milliseconds(max(step - best.step_ms, 0.0)),
+        gains.whole(diagnosis, "terminal.together"),
+        saved=text.milliseconds(saved),
         step=text.milliseconds(step),
         share=text.percent(best.reduction),
     )

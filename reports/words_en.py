@@ -84,22 +84,23 @@ ENGLISH: Mapping[str, str] = {
     "cost.whole": "The device does nothing for {idle} of the {step} that were recorded ({share}).",
     "cost": "The device does nothing for {idle} of each {step} step ({share}).",
     "cost.share": "The device does nothing for {share} of each step.",
-    "together": "All changes together could bring a step from {step} to {after}, {share} less. "
-    "That is one replay with every cause removed at once, not a sum of the single gains.",
-    "together.whole": "All changes together could bring the recorded {step} to {after}, {share} "
-    "less. That is one replay with every cause removed at once, not a sum of the single gains.",
-    "together.share": "All changes together could shorten a step by {share}: one replay with every "
-    "cause removed at once, not a sum of the single gains.",
+    "together": "With all changes made, the replayed step takes {after} instead of {step}: {share} "
+    "less. That is one replay, not a sum of the single gains.",
+    "together.whole": "With all changes made, the replayed recording takes {after} instead of "
+    "{step}: {share} less. That is one replay, not a sum of the single gains.",
+    "together.share": "With all changes made, the replayed step is {share} shorter. That is one "
+    "replay, not a sum of the single gains.",
     "together.none": "No change with a priced gain was found.",
-    "together.untrusted": "No gain is quoted: the replay misses the measured step by {error}, "
-    "more than the 3 % at which its predictions are trusted.",
     "key.step": "Step",
     "key.step.whole": "Recording",
     "key.busy": "Device busy",
     "key.save": "Together saves up to",
     "key.bound": "Bound by",
     "key.median": "median of {count} steps",
-    "key.median.one": "one step",
+    "key.mean": "mean of {count} steps, median {median}",
+    "key.mean.one": "one step",
+    "key.computing": "computing {share} of the step",
+    "key.computing.whole": "computing {share} of the recording",
     "key.confidence": "{percent} confidence",
     "key.also": "near tie with {also}",
     "key.between": "between {also}",
@@ -107,6 +108,9 @@ ENGLISH: Mapping[str, str] = {
     "key.of_step.whole": "{share} of the recording",
     "warnings.top.one": "1 warning about the data",
     "warnings.top.many": "{count} warnings about the data",
+    "changes.what": "Change first",
+    "changes.gain": "Effect on the step",
+    "changes.more": "{count} more below",
     # sections
     "skip": "Skip to the findings",
     "section.budget": "Where one step goes",
@@ -145,12 +149,11 @@ ENGLISH: Mapping[str, str] = {
     "finding.where": "Where",
     "finding.fixes": "What to change",
     "finding.gain": "How it was priced",
-    "finding.gain.text": "Replaying the steps with this cause removed takes {after} a step "
+    "finding.gain.text": "With this cause removed, the replayed step takes {after} instead of "
+    "{step}: {share} less.",
+    "finding.gain.text.whole": "With this cause removed, the replayed recording takes {after} "
     "instead of {step}: {share} less.",
-    "finding.gain.text.whole": "Replaying the recording with this cause removed takes {after} "
-    "instead of {step}: {share} less.",
-    "finding.gain.text.share": "Replaying the steps with this cause removed shortens the step "
-    "by {share}.",
+    "finding.gain.text.share": "With this cause removed, the replayed step is {share} shorter.",
     "finding.gain.interval": "Over the steps of the window: {low} to {high}.",
     "finding.gain.untrusted": "No gain is quoted: the replay misses the measured step by {error}; "
     "it is trusted below 3 %.",
@@ -319,7 +322,7 @@ ENGLISH: Mapping[str, str] = {
     "kernel.total": "Total",
     "kernel.mean": "Mean",
     "kernel.share": "Of the step",
-    "kernel.limit": "Limit",
+    "kernel.limit": "Limited by",
     "kernel.achieved": "{share} of the peak",
     "kernel.note": "Times are over the accounted steps.",
     # judgement
