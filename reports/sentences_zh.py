@@ -226,6 +226,10 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("with {n} times the batch a sample would take only {gain} less time", "批量增大到 {n} 倍，每个样本也只省 {gain} 的时间"),
     ("device memory is full ({share}): there is no room for a larger batch", "显存已满（{share}）：没有增大批量的余地"),
     # 3 synchronization points
+    ("After such a call the host is slow to get ahead again: if it took no time, and the calls still waited, the step would be {a} shorter; with both repairs {b}", "这样的调用之后，主机要很久才能重新领先：若主机不花时间而这些调用仍然等待，一步会缩短 {a}；两项都修复则缩短 {b}"),
+    ("The device waits for the host {share} of each step, most of it after blocking calls", "每一步中，设备有 {share} 的时间在等主机，大部分在阻塞调用之后"),
+    ("{share} of the step passes after blocking calls, until the host is ahead again. The budget charges that to them, but if they did not wait the step would be only {saved} shorter", "一步的 {share} 在阻塞调用之后、主机重新领先之前度过。预算把它算给这些调用，但若它们不等待，一步只会缩短 {saved}"),
+    ("{what}: {share} of the step, named from {least}; after blocking calls (see sync-points) a host that took no time would get ahead sooner, and the step would be {saved} shorter", "{what}：占一步的 {share}，达到 {least} 才列为问题；在阻塞调用（见 sync-points）之后，不花时间的主机会更早领先，一步会缩短 {saved}"),
     ("Blocking calls leave the device idle {share} of each step", "每一步中，阻塞调用使设备空闲 {share}"),
     ("Blocking calls leave the device idle {share} of the recording", "整个记录中，阻塞调用使设备空闲 {share}"),
     ("The device is idle {ms} of each {step} step because a blocking call had emptied its queue", "在每步 {step} 中，设备有 {ms} 空闲，因为阻塞调用排空了它的队列"),

@@ -198,6 +198,25 @@ class RunView:
             return share
         return min(own.reduction, share + exposed)
 
+    def share_after_calls(self, share: float) -> float:
+        """The host's share of the step, with the time added that the device idles after blocking
+        calls because the host is slow to get ahead again.
+
+        The budget charges such a stretch to the call that drained the queue. Most of it is the
+        call's where calls that do not wait would save as much; where a host that takes no time
+        would save more than that, its length is the host's doing.
+
+        Args:
+            share: What the budget charges to the host.
+        """
+        after = self.share("sync")
+        if not after or share + after < self.named_from:
+            return share
+        host, calls = self.price("host", "allocator"), self.price("sync")
+        if host is None or calls is None or host.reduction < calls.reduction + LEAST_GAIN:
+            return share
+        return min(max(host.reduction, share), share + after)
+
     def share_of(self, rank: RankAccount, *buckets: str) -> float:
         share = rank.main.budget.frac()
         return sum(share[bucket] for bucket in buckets)

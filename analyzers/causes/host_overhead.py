@@ -78,10 +78,12 @@ def judge(run: RunView) -> Verdict:
             command=RECORD_BOTH,
         )
     charged = run.share(*BUCKETS)
-    share = run.share_behind_communication(charged, "host", "allocator")
+    waited = run.share_behind_communication(charged, "host", "allocator")
+    share = run.share_after_calls(waited)
     if share < run.named_from:
         hidden = may_hide(run, ID, _subject(run), share)
-        return hidden or RuledOut(cause=ID, why=too_little(_subject(run), share, run), share=share)
+        why = too_little(_subject(run), share, run) + _after_blocking_calls(run)
+        return hidden or RuledOut(cause=ID, why=why, share=share)
     gain = run.price("host", "allocator")
     if gain is not None and gain.reduction < LEAST_GAIN:
         return RuledOut(
@@ -106,7 +108,9 @@ def judge(run: RunView) -> Verdict:
     worst = max(run.ranks, key=lambda rank: (rank.rank in alone, run.share_of(rank, *BUCKETS)))
     who = "device waits for the host" if run.has_device else "CPU is busy outside of operators"
     title = f"The {who} {percent(share)} of {run.each_step}"
-    if share > charged:
+    if share - waited > waited:
+        title += ", most of it after blocking calls"
+    elif share > charged:
         whose = "the ranks' own and those they wait for"
         if alone:
             whose = f"those of {named_ranks(alone)}"
@@ -117,10 +121,24 @@ def judge(run: RunView) -> Verdict:
         share=share,
         gain=_credited(gain, run, share),
         confidence=confidence(run, share, gain),
-        evidence=_evidence(run, worst, charged, unprofiled),
+        evidence=[*_evidence(run, worst, charged, unprofiled), *_after_calls(run, share - waited)],
         fixes=_fixes(run, worst),
         where=_where(worst.lines),
         ranks=alone or run.ranks_with(*BUCKETS),
+    )
+
+
+def _after_blocking_calls(run: RunView) -> str:
+    """Where a faster host would end idle time that is charged to the calls which drain the queue:
+    then it is not the cause, and worth a word all the same."""
+    if run.share("sync") < run.named_from:
+        return ""
+    gain = run.price("host", "allocator")
+    if gain is None or gain.reduction < run.named_from:
+        return ""
+    return (
+        f"; after blocking calls (see sync-points) a host that took no time would get ahead sooner,"
+        f" and the step would be {percent(gain.reduction)} shorter"
     )
 
 
@@ -312,6 +330,22 @@ def _evidence(
     if any(map(_COMPILING.match, rank.trace.names)):
         evidence.append(Evidence(text="Something was compiled during the recorded steps.", unit=""))
     return evidence
+
+
+def _after_calls(run: RunView, share: float) -> list[Evidence]:
+    """What `RunView.share_after_calls` found, if it did."""
+    calls = run.price("sync")
+    if share <= 0 or calls is None:
+        return []
+    return [
+        Evidence(
+            text=f"{percent(share)} of the step passes after blocking calls, until the host is"
+            " ahead again. The budget charges that to them, but if they did not wait the step would"
+            f" be only {percent(calls.reduction)} shorter.",
+            value=round(share, 4),
+            unit="share of step",
+        )
+    ]
 
 
 def _ahead(median_us: float) -> str:

@@ -8,8 +8,8 @@ one, and the host pays the same for launching it. A larger batch gets more done 
 
 How it is measured: the step is replayed with the batch k times as large: the host's work stays,
 a kernel first fills the multiprocessors that it left empty and only then takes longer. The gain
-is in time per sample. k is bounded by what the kernels leave empty, by what is known of memory, and
-by `MOST_TIMES`.
+is in time per sample. k is doubled as long as that pays, which it does until kernels are filled and
+the host no longer sets the pace; it is bounded by what is known of memory, and by `MOST_TIMES`.
 
 How to fix: a larger micro-batch, the number said; gradient accumulation where the optimizer's
 batch has to stay; CUDA graphs where the batch can't grow.
@@ -50,6 +50,10 @@ that grows, are most of what training allocates)."""
 
 MOST_TIMES = 8
 """No advice beyond eight times the batch: by then the run is another one."""
+
+WORTH_DOUBLING = 0.2
+"""Twice the batch halves the time of a sample where it costs nothing, and changes nothing where
+kernels or copies take twice as long: less than a fifth is not worth twice the memory."""
 
 IDLE_BUCKETS = ("host", "launch", "sync", "allocator")
 
@@ -156,20 +160,27 @@ def _fill(rank: RankAccount) -> NDArray[np.float64]:
 
 
 def _times(run: RunView, memory: float | None) -> int:
-    """How many times the batch to advise: a power of two within what is left empty."""
-    fill = run.roofline.fill_frac or 1.0
-    room = 1.0 / fill
-    if memory is not None and memory > 0:
-        room = min(room, FULL_MEMORY_FRAC / memory)
+    """How many times the batch to advise: a power of two, doubled while it pays."""
+    most = MOST_TIMES if not memory else min(MOST_TIMES, FULL_MEMORY_FRAC / memory)
     times = 2
-    while times * 2 <= min(room, MOST_TIMES):
+    while 2 * times <= most and _doubling_pays(run, times):
         times *= 2
     return times
 
 
-def _gain(run: RunView, times: int) -> Gain | None:
-    """Time per sample with `times` the batch, from a replay of the main device of each rank."""
-    reductions: list[float] = []
+def _doubling_pays(run: RunView, times: int) -> bool:
+    """Whether a sample takes noticeably less time with twice so many times the batch."""
+    now, then = _per_sample(run, times), _per_sample(run, 2 * times)
+    if now is None or then is None:
+        return times * 2 <= 1.0 / (run.roofline.fill_frac or 1.0)
+    left = [1 - after / before for before, after in zip(now, then, strict=True) if before]
+    return bool(left) and float(np.mean(left)) >= WORTH_DOUBLING
+
+
+def _per_sample(run: RunView, times: int) -> list[float] | None:
+    """Each rank's mean step with `times` the batch over `times`, as a share of its step now, from
+    a replay of its main device; None where one can't be replayed."""
+    result: list[float] = []
     for rank in run.ranks:
         pricing = rank.main.pricing
         if not isinstance(pricing, DevicePricing) or not trusted(pricing):
@@ -180,12 +191,21 @@ def _gain(run: RunView, times: int) -> Gain | None:
         fixed = rank.is_communication[source]
         duration = np.where(fixed, program.dur_ns, program.dur_ns * grow).astype(np.int64)
         larger = replay(program, Change(device_ns=duration))
-        per_sample = larger.mean_ns / times
-        reductions.append(1 - per_sample / pricing.replayed_ns if pricing.replayed_ns else 0.0)
-    reduction = float(np.mean(reductions))
+        now_ns = pricing.replayed_ns
+        result.append(larger.mean_ns / times / now_ns if now_ns else 1.0)
+    return result
+
+
+def _gain(run: RunView, times: int) -> Gain | None:
+    """Time per sample with `times` the batch."""
+    left = _per_sample(run, times)
+    if left is None:
+        return None
+    reductions = [1 - one for one in left]
+    reduction = max(float(np.mean(reductions)), 0.0)
     return Gain(
-        step_ms=run.step_ms() * (1 - max(reduction, 0.0)),
-        reduction=max(reduction, 0.0),
+        step_ms=run.step_ms() * (1 - reduction),
+        reduction=reduction,
         low=max(min(reductions) * 0.5, 0.0),
         high=max(reductions),
         how=f"time for the samples of one step when {times} times as many are taken at once:"

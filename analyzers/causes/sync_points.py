@@ -51,7 +51,7 @@ from gpuprof.analyzers.places import lines_of
 from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import milliseconds, percent, significant
 from gpuprof.counted import agrees, counted
-from gpuprof.diagnosis import Evidence, Fix, NotJudged, Place, RuledOut, Window
+from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut, Window
 from gpuprof.distinct import is_in
 from gpuprof.trace import Category
 
@@ -61,6 +61,9 @@ HOW = "the step replayed with these calls not waiting for the device"
 
 KINDS = (int(Blocking.SYNCHRONIZE), int(Blocking.TO_HOST), int(Blocking.SMALL_TO_DEVICE))
 """Larger copies are the cause "memcpy"."""
+
+HALF = 0.5
+"""A host that would save half as much as calls that do not wait is worth a word beside them."""
 
 MANY_A_STEP = 20
 """Reading single values this often in a step is a loop over tensor elements, not logging."""
@@ -124,7 +127,11 @@ def judge(run: RunView) -> Verdict:
         share=share,
         gain=explained(gain, HOW),
         confidence=confidence(run, share, gain),
-        evidence=[*held_open(share, charged), *_evidence(run, worst, charged)],
+        evidence=[
+            *held_open(share, charged),
+            *_evidence(run, worst, charged),
+            *_slow_to_refill(run, gain),
+        ],
         fixes=_fixes(run, worst),
         where=with_called_lines(_where(worst.lines), run.told, worst.rank, "sync"),
         ranks=tuple(rank.rank for rank in run.ranks if _share(rank) >= run.named_from),
@@ -249,6 +256,25 @@ def _evidence(run: RunView, rank: RankAccount, share: float) -> list[Evidence]:
         text = ", ".join(f"{significant(count / steps)} × {what}" for what, count in spelled[:4])
         evidence.append(Evidence(text=f"{made} as: {text}.", unit=""))
     return evidence
+
+
+def _slow_to_refill(run: RunView, gain: Gain | None) -> list[Evidence]:
+    """Where a faster host would end the same idle time, though little of it is charged to it:
+    how long the device idles after a call is how long the host takes to get ahead again."""
+    if gain is None or run.share("host", "allocator") >= run.named_from:
+        return []  # what the host costs is a finding of its own
+    host, both = run.price("host", "allocator"), run.price("host", "allocator", "sync")
+    if host is None or both is None or host.reduction < max(run.named_from, HALF * gain.reduction):
+        return []
+    return [
+        Evidence(
+            text="After such a call the host is slow to get ahead again: if it took no time, and"
+            f" the calls still waited, the step would be {percent(host.reduction)} shorter; with"
+            f" both repairs {percent(both.reduction)}.",
+            value=round(host.reduction, 4),
+            unit="share of step",
+        )
+    ]
 
 
 def _longest(run: RunView, rank: RankAccount) -> tuple[Window, ...]:

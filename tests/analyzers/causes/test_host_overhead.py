@@ -9,7 +9,7 @@ import pytest
 from fixtures.runs import FixedPricing, Job, cpu_training, plain, priced, training, view
 from fixtures.traces import TraceBuilder
 from fixtures.views import texts
-from gpuprof.analyzers.causes import host_overhead
+from gpuprof.analyzers.causes import host_overhead, sync_points
 from gpuprof.analyzers.causes.base import Verdict
 from gpuprof.analyzers.causes.host_overhead import FUSED_ON_CPU, FUSED_ON_GPU, _ahead
 from gpuprof.analyzers.recorded_window import RecordedWindow
@@ -53,6 +53,48 @@ def test_a_host_that_keeps_ahead_is_ruled_out_with_its_share() -> None:
 def test_the_band_begins_at_5_percent(work_us: float, is_named: bool) -> None:
     """The device works 1 ms, the host 1050 or 1065 µs a step."""
     assert isinstance(judged(training(30, work_us=work_us)), Finding) is is_named
+
+
+def refilled(work_us: float) -> Job:
+    """19 kernels of 100 µs and one of 1.6 ms, host work before each, and a read of the result that
+    empties the queue: all gaps come after a blocking call, and grow with the host's work."""
+    job = Job()
+    for number in range(6):
+        with job.step(number):
+            for us in (*(100,) * 19, 1_600):
+                job.work(work_us)
+                job.kernel("gemm", us)
+            job.item()
+    return job
+
+
+def test_what_calls_that_do_not_wait_would_not_save_is_the_hosts() -> None:
+    """Under 5 % of the step is charged to the host, and more is saved by it than by the calls."""
+    run = view(refilled(150))
+    assert run.share("host") < 0.05
+    finding = host_overhead.judge(run)
+    assert isinstance(finding, Finding)
+    assert finding.title.endswith("most of it after blocking calls")
+    assert finding.gain is not None
+    assert finding.gain.reduction == pytest.approx(0.25, abs=0.01)
+    calls = sync_points.judge(run)
+    assert isinstance(calls, Finding)
+    assert calls.gain is not None
+    assert calls.gain.reduction < finding.gain.reduction
+    assert "with both repairs" in plain(texts(calls.evidence))
+
+
+def test_more_work_after_a_call_never_lowers_the_hosts_share() -> None:
+    shares = [host_overhead.judge(view(refilled(us))).share for us in (100, 140, 150, 170, 190)]
+    assert shares == sorted(shares)
+
+
+def test_a_host_that_only_refills_what_a_call_drained_is_ruled_out_with_its_gain() -> None:
+    """Either repair is enough: the call's it is."""
+    run = view(refilled(110))
+    verdict = host_overhead.judge(run)
+    assert isinstance(verdict, RuledOut)
+    assert "would get ahead sooner" in verdict.why
 
 
 @pytest.mark.parametrize(("reduction", "is_named"), [(0.0199, False), (0.021, True)])

@@ -46,9 +46,13 @@ def test_underfilled_kernels_behind_a_late_host_are_found_with_a_number() -> Non
     assert "100 % of the kernels' time" in plain(texts(finding.evidence))
 
 
-@pytest.mark.parametrize(("grid", "times"), [(50, 2), (27, 4), (26, 4), (13, 8), (4, 8)])
-def test_the_batch_is_raised_to_what_fills_the_device(grid: int, times: int) -> None:
-    assert found(tiny(grid)).fixes[0].title == f"Raise the batch {times} times"
+@pytest.mark.parametrize(
+    ("grid", "us", "times"), [(54, 38, 2), (50, 20, 4), (27, 38, 4), (27, 5, 8), (13, 38, 8)]
+)
+def test_the_batch_is_doubled_while_that_pays(grid: int, us: float, times: int) -> None:
+    """Until kernels are filled, and beyond as long as the host (45 µs a kernel) sets the pace."""
+    job = training(6, kernels=(us,) * 20, work_us=40, grid=grid)
+    assert found(job).fixes[0].title == f"Raise the batch {times} times"
 
 
 def test_no_more_than_memory_allows() -> None:
