@@ -135,7 +135,9 @@ def _serve(
     by_pid = {one.target.pid: one for one in asking}
     start_ms, seconds = _together(wanted, len(asking))
     while any(one.plan for one in asking):
-        result.gone = [one.target.pid for one in asking if not one.target.alive()]
+        result.gone = {
+            one.target.pid: one.target.how_gone() for one in asking if not one.target.alive()
+        }
         if result.gone:
             return
         for daemon in daemons:

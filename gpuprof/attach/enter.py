@@ -107,7 +107,7 @@ def enter(target: Target, way: str, config: dict[str, object]) -> Entered:
         box.put("config", config)
         line = boot_line(f"{box.there}/agent.py", target.inner_pid)
         if not target.alive():
-            raise GpuprofError(f"process {target.pid} has ended")
+            raise GpuprofError(f"process {target.pid} has {target.how_gone()}")
         injection = None
         if way == access.REMOTE_EXEC:
             _remote_exec(target, box, line)
@@ -192,7 +192,8 @@ def _remote_exec(target: Target, box: Mailbox, line: str) -> None:
 def _silent(target: Target, before: tuple[int, int]) -> GpuprofError:
     """before: what `targets.processor_ticks` said when the wait began."""
     if not target.alive():
-        return GpuprofError(f"process {target.pid} has ended while gpuprof attached to it")
+        gone = target.how_gone()
+        return GpuprofError(f"process {target.pid} has {gone} while gpuprof attached to it")
     silence = (
         f"the main thread of process {target.pid} has run no Python for {ANSWER_S:.0f} s"
         f"{_kernel_function(target.pid)}"

@@ -86,14 +86,15 @@ class Wanted:
 
 @dataclass(slots=True)
 class Recorded:
-    """How it went. gone: targets that ended inside the window. stuck: those that made no step.
-    removed: folders in which agents were spoken to, and which somebody has removed. unwritten: why
-    the run directory could not be written, "" where it could. interrupted: by Ctrl-C."""
+    """How it went. gone: targets that ended inside the window or became another program, and which
+    of both. stuck: those that made no step. removed: folders in which agents were spoken to, and
+    which somebody has removed. unwritten: why the run directory could not be written, "" where it
+    could. interrupted: by Ctrl-C."""
 
     folder: Path
     records: list[run.RankRecord]
     stopped_ns: list[int] = field(default_factory=list)
-    gone: list[int] = field(default_factory=list)
+    gone: dict[int, str] = field(default_factory=dict)
     stuck: list[int] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     unwritten: str = ""
@@ -226,7 +227,9 @@ def _watch(entered: Sequence[Entered], result: Recorded, told: Told) -> None:
     started = False
     while True:
         alive = [each for each in entered if each.target.alive()]
-        result.gone = [each.target.pid for each in entered if each not in alive]
+        result.gone = {
+            each.target.pid: each.target.how_gone() for each in entered if each not in alive
+        }
         if not alive or result.gone:
             return  # the others of its job will not step on either
         result.removed = [each.box.there for each in alive if each.box.is_removed()]
@@ -302,8 +305,8 @@ def _out(
         if not left and not result.removed:
             one.fail("the agent has not left yet: it goes when the main thread runs Python again")
         gone = not each.target.alive() or observed.get("why") == "exit"
-        if gone and each.target.pid not in result.gone:
-            result.gone.append(each.target.pid)
+        if gone:
+            result.gone.setdefault(each.target.pid, each.target.how_gone())
         with suppress(OSError):
             assemble.finish(one, folder, "exit" if gone else "")
         enter.clear(each)

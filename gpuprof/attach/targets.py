@@ -43,20 +43,44 @@ class Process:
 
 @dataclass(slots=True)
 class Target:
-    """A process to be attached to, held by a pidfd so that its pid can't come to mean another."""
+    """A process to be attached to, held by a pidfd so that its pid can't come to mean another.
+
+    memory: its `/proc/PID/maps`, held open, -1 where that may not be read. A process that replaces
+    its program (exec) keeps pid, start time and pidfd; the memory that is held then reads as empty.
+    """
 
     process: Process
     pidfd: int
     inner_pid: int
     environment: dict[str, str] = field(default_factory=dict, repr=False)
+    memory: int = -1
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
     def alive(self) -> bool:
-        """Whether it still runs, and is still the same one."""
-        return not select.select([self.pidfd], [], [], 0)[0]
+        """Whether it still runs, is still the same one, and still runs the same program."""
+        return not self._has_ended() and not self._has_lost_memory()
+
+    def how_gone(self) -> str:
+        """What became of one that is gone, in words that follow on its pid. One that is just ending
+        has no memory before it is seen to have ended; another program has some."""
+        now = _memory_of(self.pid)
+        try:
+            is_another = now >= 0 and _has_mappings(now) and self._has_lost_memory()
+        finally:
+            if now >= 0:
+                os.close(now)
+        if is_another and not self._has_ended():
+            return "replaced itself by another program (exec)"
+        return "ended"
+
+    def _has_ended(self) -> bool:
+        return bool(select.select([self.pidfd], [], [], 0)[0])
+
+    def _has_lost_memory(self) -> bool:
+        return self.memory >= 0 and not _has_mappings(self.memory)
 
     def number(self, names: Iterable[str], default: int) -> int:
         """The first of these variables that is a number."""
@@ -78,6 +102,8 @@ class Target:
 
     def close(self) -> None:
         os.close(self.pidfd)
+        if self.memory >= 0:
+            os.close(self.memory)
 
 
 def read_process(pid: int) -> Process | None:
@@ -89,6 +115,22 @@ def read_process(pid: int) -> Process | None:
     name, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
     return Process(pid, int(fields[1]), name, fields[0], int(fields[19]))
+
+
+def _memory_of(pid: int) -> int:
+    """A process's table of mappings as a file that stays that of its program; -1 where it may not
+    be read."""
+    try:
+        return os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _has_mappings(memory: int) -> bool:
+    try:
+        return bool(os.pread(memory, 1, 0))
+    except OSError:
+        return False
 
 
 def processor_ticks(pid: int) -> tuple[int, int]:
@@ -163,7 +205,7 @@ def hold(pid: int, born: int | None = None) -> Target:
     if process is None or process.state in "ZX" or (born is not None and process.born != born):
         os.close(pidfd)
         raise GpuprofError(f"process {pid} has ended", hint="ps -ef lists those that run")
-    return Target(process, pidfd, inner_pid(pid), environment_of(pid))
+    return Target(process, pidfd, inner_pid(pid), environment_of(pid), _memory_of(pid))
 
 
 def find(pid: int) -> list[Target]:

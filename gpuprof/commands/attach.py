@@ -244,7 +244,8 @@ def _problem(done: Recorded) -> str:
     if done.gone:
         steps = max((sum(w.steps for w in one.windows) for one in done.records), default=0)
         seen = counted(steps, "recorded step")
-        return f"process {done.gone[0]} ended inside the window, after {seen}"
+        pid, how = next(iter(done.gone.items()))
+        return f"process {pid} {how} inside the window, after {seen}"
     if done.removed:
         return f"{done.removed[0]}, through which the job is spoken to, has been removed"
     if done.stuck:

@@ -68,6 +68,18 @@ while True:
     log.write("step" * 10 + "\\n")
     time.sleep(0.005)
 """
+REPLACES_ITSELF = """
+import os, sys, time, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+log = open("losses", "w", buffering=1)
+while not os.path.exists("now"):
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    log.write("step" * 10 + "\\n")
+    time.sleep(0.005)
+os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(10000)"])
+"""
 NATIVE = """
 import torch, time
 import ctypes
@@ -274,6 +286,17 @@ def test_a_target_that_is_killed_inside_the_window(tmp_path, training) -> None:
     ends = when_recording(training.pid, training.kill)
     assert "ended inside the window" in refused(attach(tmp_path, training.pid, "--duration", "60"))
     ends.join()
+
+
+def test_a_target_that_replaces_itself_inside_the_window(tmp_path, start, needs_ptrace) -> None:
+    """Pid, pidfd and start time stay the same: it is not to pass for a loop that makes no step."""
+    child = start(REPLACES_ITSELF, wait_for="losses")
+    replaces = when_recording(child.pid, (tmp_path / "now").touch)
+    said = refused(attach(tmp_path, child.pid, "--duration", "60"))
+    replaces.join()
+    assert f"process {child.pid} replaced itself by another program" in said
+    assert child.poll() is None
+    assert not list(Path("/tmp").glob(f"gpuprof-attach-{child.pid}-*"))
 
 
 @pytest.mark.parametrize("action", ["RECORD", "WARMUP"])

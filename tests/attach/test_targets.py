@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from fixtures.attached import IDLE
+from fixtures.attached import IDLE, wait_until
 from gpuprof.attach import access, targets
 from gpuprof.errors import GpuprofError
 
@@ -50,6 +51,27 @@ def test_a_process_that_came_to_its_pid_later_is_another_one() -> None:
     """The start time tells."""
     with pytest.raises(GpuprofError, match="has ended"):
         targets.hold(os.getpid(), born=1)
+
+
+def test_another_program_in_the_same_process_is_another_one(start) -> None:
+    """exec keeps pid and start time; only the memory is new."""
+    child = start(
+        "import os, sys, time\nopen('ready', 'w').write('x')\n"
+        "while not os.path.exists('now'): time.sleep(0.01)\n"
+        "program = \"import time; open('second', 'w').write('x'); time.sleep(10000)\"\n"
+        "os.execv(sys.executable, [sys.executable, '-c', program])\n"
+    )
+    folder = Path(f"/proc/{child.pid}/cwd").readlink()
+    target = targets.hold(child.pid)
+    assert target.alive()
+    (folder / "now").touch()
+    wait_until((folder / "second").exists, "it has become another program")
+    assert not target.alive()
+    assert "another program" in target.how_gone()
+    assert targets.hold(child.pid, target.process.born).alive()
+    child.kill()
+    child.wait()
+    assert target.how_gone() == "ended"
 
 
 def test_a_worker_is_told_from_who_trains(start) -> None:
