@@ -202,6 +202,7 @@ class Agent:
 
     def _listen(self, now_s: float) -> None:
         windows = self.windows
+        self.hooks.name_saves()
         if self.start_at is None:
             try:
                 self.start_at = int(self.mail.get("start")["step"])

@@ -28,6 +28,7 @@ SAVES = (
     ("safetensors.torch", "save_model"),
 )
 """Functions that write checkpoints, beside torch.save."""
+SAVES_IN = sorted({module for module, _ in SAVES})
 CHECKPOINT = "gpuprof.checkpoint"
 KNOWN = ("torch.save", "os.fsync")
 """Drawn by their own names; other saves are drawn as CHECKPOINT, which analyzers know."""
@@ -57,6 +58,7 @@ class Hooks:
         self.source = "none"
         self.pace = Pace()
         self.fetches = 0
+        self.named: set[str] = set()  # of SAVES
         self.callers = Callers()
         self.loader = LoaderWatch()
         self.syncs = Syncs(self.callers, self.patch)
@@ -71,21 +73,35 @@ class Hooks:
             self._put(loaders._BaseDataLoaderIter, "__next__", self._timed_fetch)
         self._put(torch, "save", lambda original: self._named(original, "torch.save"))
         self._put(os, "fsync", lambda original: self._named(original, "os.fsync"))
-        self._name_saves()
+        self.name_saves()
         profilers = sys.modules.get("torch.autograd.profiler")
         for kind, name in STARTS:
             owner = getattr(profilers, kind, None)
             if owner is not None and name in vars(owner):
                 self._put(owner, name, self._giving_way)
 
-    def _name_saves(self) -> None:
-        """Names what the program has imported by now; nothing is imported for it."""
-        for module, name in SAVES:
-            owner = sys.modules.get(module)
-            if owner is None or not callable(vars(owner).get(name)):
-                continue
-            label = module + "." + name
-            self._put(owner, name, lambda original, label=label: self._named(original, label))
+    def name_saves(self) -> None:
+        """Names what the program has imported since the last look; nothing is imported for it.
+
+        On any thread. Not while one of these libraries is being imported: a name that is handed on
+        from one module to the next would be named twice, and stay so.
+        """
+        if self.off:
+            return
+        try:
+            modules = {name: sys.modules.get(name) for name in SAVES_IN}
+            if any(is_being_imported(module) for module in modules.values()):
+                return
+            for where, name in SAVES:
+                module, label = modules[where], where + "." + name
+                # A lazy module is of another type: to look into it would import it.
+                if label in self.named or type(module) is not type(sys):
+                    continue
+                if callable(vars(module).get(name)):
+                    self.named.add(label)
+                    self._put(module, name, lambda save, label=label: self._named(save, label))
+        except Exception as error:
+            self.agent.error(f"saves could not be named: {error}")
 
     def take_out(self) -> None:
         """Takes everything back, the last first."""
@@ -219,6 +235,11 @@ class Hooks:
         if self.fetches > LOADER_PATIENCE:
             self.source = "loader"
             self.agent.beat()
+
+
+def is_being_imported(module: Any) -> bool:
+    spec = vars(module).get("__spec__") if type(module) is type(sys) else None
+    return bool(getattr(spec, "_initializing", False))
 
 
 def nothing(*arguments: Any, **keywords: Any) -> None:

@@ -36,7 +36,8 @@ def test_saves_by_other_libraries_are_seen(
     monkeypatch.setitem(sys.modules, module, library)
     errors: list[str] = []
     put = Hooks(SimpleNamespace(is_recording=lambda: True, error=errors.append))
-    put._name_saves()
+    put.name_saves()
+    put.name_saves()  # again and again, for what is imported later
     try:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             assert getattr(library, name)("a", path="b") == "ab"
@@ -56,6 +57,40 @@ def test_libraries_that_the_program_has_not_imported_stay_out(
     for module, _ in agent_hooks.SAVES:
         monkeypatch.delitem(sys.modules, module, raising=False)
     put = Hooks(SimpleNamespace())
-    put._name_saves()
+    put.name_saves()
     assert put.undo == []
     assert not {module for module, _ in agent_hooks.SAVES} & set(sys.modules)
+
+
+def test_a_library_that_is_imported_after_attaching_is_seen_once_it_is_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While its package hands a function on to the next module, both would get a name: one save
+    would count twice, and one of the names would never come out."""
+    inner, outer = (ModuleType(name) for name in ("c.state_dict_saver", "c"))
+    names = [(inner.__name__, "save"), (outer.__name__, "save")]
+    monkeypatch.setattr(agent_hooks, "SAVES", names)
+    monkeypatch.setattr(agent_hooks, "SAVES_IN", [name for name, _ in names])
+    put = Hooks(SimpleNamespace(is_recording=lambda: False, error=[].append))
+    put.name_saves()
+
+    def save() -> None:
+        pass
+
+    importing = SimpleNamespace(_initializing=True)
+    outer.__spec__ = importing  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, outer.__name__, outer)
+    monkeypatch.setitem(sys.modules, inner.__name__, inner)
+    inner.save = save  # type: ignore[attr-defined]
+    put.name_saves()
+    outer.save = inner.save  # type: ignore[attr-defined]
+    assert outer.save is save
+    importing._initializing = False
+    put.name_saves()
+    outer.save()
+    assert [event[0] for event in put.events] == ["checkpoint"]
+    put.take_out()
+    assert inner.save is save
+    assert outer.save is save
+    put.name_saves()  # too late: nothing goes in any more
+    assert outer.save is save
