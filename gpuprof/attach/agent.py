@@ -37,7 +37,6 @@ STEPLESS_S = 15.0
 step takes seconds."""
 STEPLESS_TIMED_S = 3.0
 """The same where the user has asked for seconds, not for steps."""
-STEPLESS_WINDOW_S = 2.0
 IMPORTING_S = 30.0
 """A main thread that imports something is only starting; one that does so for longer trains in
 there."""
@@ -210,7 +209,7 @@ class Agent:
             except (OSError, ValueError):
                 pass
         elif windows.timed and time.time_ns() > self.stop_ns:
-            self.on_main(windows.close)
+            self.on_main(windows.end_timed)
         elif windows.may_open() and not self.beats:
             patience_s = STEPLESS_TIMED_S if windows.plan[0]["seconds"] else STEPLESS_S
             if self.is_importing() and now_s - self.began_s < IMPORTING_S:
@@ -241,7 +240,7 @@ class Agent:
 
     def _open_timed(self) -> None:
         if self.windows.may_open() and not self.leaving:
-            wanted_s = self.windows.timed_s(self.windows.plan[0]["seconds"] or STEPLESS_WINDOW_S)
+            wanted_s = self.windows.timed_s()
             self.windows.open(0, timed=True)
             self.stop_ns = time.time_ns() + int(wanted_s * 1e9)
 

@@ -27,6 +27,13 @@ times that, so such a loop gets one step of them, and no shapes."""
 DENSE_TIMES = 3
 DENSE_STOP_NS = 2 * DENSE_TIMES * DENSE_NS
 """The longest that stopping two steps with stacks takes; a window without steps may take that."""
+STEPLESS_WINDOW_S = 2.0
+PROBE_S = 0.1
+"""A window without steps holds as many operators as the loop has. So a short one goes before it,
+which shows what stopping costs; what it holds is dropped."""
+PLAIN_STOP_NS = 250_000_000
+"""The plain window may take so long to stop: a quarter of a second with some 100,000 operators in
+it, more than a verdict needs."""
 
 
 class Windows:
@@ -56,8 +63,9 @@ class Windows:
         self.from_ns = 0
         self.core = (0, 0)
         self.counts_steps = False  # only this window does, in torch's own table
-        self.stop_ns_per_step = 0
+        self.stop_ns_per_step = 0  # of a core's time: others may have it meanwhile
         self.timed_ns = 0  # length of the window without steps that stopping was last measured on
+        self.is_probe = False
         self.ready_s = time.monotonic()
         self.busy = False
         self.later: list[Any] = []
@@ -110,14 +118,28 @@ class Windows:
     def may_open(self) -> bool:
         return bool(self.plan) and self.profile is None and time.monotonic() >= self.ready_s
 
-    def timed_s(self, wanted_s: float) -> float:
-        """How long the next window without steps may be: stopping one with stacks is to stall the
-        loop no longer than stopping the plain one did."""
-        if not (self.plan[0]["stacks"] and self.timed_ns and self.stop_ns_per_step):
-            return wanted_s
-        dense_stop_ns = DENSE_TIMES * self.stop_ns_per_step  # of one as long as the plain one
-        allowed_ns = max(self.stop_ns_per_step, DENSE_STOP_NS)
-        return min(wanted_s, self.timed_ns / 1e9 * allowed_ns / dense_stop_ns)
+    def timed_s(self) -> float:
+        """How long the next window without steps may be. Seconds that the user has asked for are
+        kept; else stopping is to stall the loop no longer than `PLAIN_STOP_NS`, and with stacks no
+        longer than it did without them. Where that is not known yet, the window is a probe."""
+        window = self.plan[0]
+        self.is_probe = not (window["seconds"] or window["stacks"] or self.timed_ns)
+        if window["seconds"]:
+            return float(window["seconds"])
+        if self.is_probe:
+            return PROBE_S
+        if not (self.timed_ns and self.stop_ns_per_step):
+            return STEPLESS_WINDOW_S
+        stop_ns, allowed_ns = self.stop_ns_per_step, PLAIN_STOP_NS
+        if window["stacks"]:
+            allowed_ns = max(stop_ns, DENSE_STOP_NS)
+            stop_ns *= DENSE_TIMES  # of one as long as the plain one
+        fits_s = self.timed_ns / 1e9 * allowed_ns / stop_ns
+        return min(STEPLESS_WINDOW_S, max(fits_s, PROBE_S))
+
+    def end_timed(self) -> None:
+        """The time of the open window is over."""
+        self.close(drop=self.is_probe, again=self.is_probe)
 
     def open(self, step: int, timed: bool = False) -> None:
         """Starts the profiler. timed: without steps, in the middle of something."""
@@ -197,7 +219,7 @@ class Windows:
         profile, window, timed, done = self.profile, self.window, self.timed, self.done_steps
         if profile is None:
             return
-        began = time.time_ns()
+        began, on_core_ns = time.time_ns(), time.thread_time_ns()
         on_core, ready = (now - before for before, now in zip(self.core, core_time()))  # noqa: B905
         self.loader.end()
         self.syncs.take_out()
@@ -218,7 +240,7 @@ class Windows:
             loader=self.loader.work,
             timed=timed,
         )
-        self.stop_ns_per_step = window["stop_ns"] // max(1, done)
+        self.stop_ns_per_step = (time.thread_time_ns() - on_core_ns) // max(1, done)
         self.timed_ns = began - self.from_ns if timed else 0
         self.ready_s = time.monotonic() + (self.plan[0]["apart"] if self.plan else 0)
         if not drop and (timed or done):
