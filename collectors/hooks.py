@@ -171,9 +171,19 @@ class NamedParts:
     def __init__(self, patches: Patches, callers: Callers | None = None) -> None:
         self._patches, self._callers = patches, callers
         self._named: set[tuple[str, str]] = set()
+        self._modules = 0
+
+    def has_news(self) -> bool:
+        """Whether modules have been imported since the last look; asked at every step."""
+        return len(sys.modules) != self._modules
 
     def look(self) -> None:
-        """Names what has been imported since the last look; nothing is imported for it."""
+        """Names what has been imported since the last look; nothing is imported for it, and what
+        another thread is importing right now is named at the next look."""
+        modules = [sys.modules.get(module) for module, _ in (*SAVES, *LOADERS)]
+        if any(agent_hooks.is_being_imported(module) for module in modules):
+            return
+        self._modules = len(sys.modules)
         for module, name in SAVES:
             self._name(module, sys.modules.get(module), name, (CHECKPOINT, CHECKPOINT_LINE))
         for module, class_name in LOADERS:

@@ -92,8 +92,7 @@ class RankRecorder:
         self._pid = os.getpid()
         self._thread = 0
         self._explicit = False
-        self._windows, self._hooks = ExitStack(), ExitStack()
-        self._environment = ExitStack()
+        self._windows, self._hooks, self._environment = ExitStack(), ExitStack(), ExitStack()
         self._sync: ExitStack | None = None
         self._finder: StepFinder | None = None
         self._others: Others | None = None
@@ -259,6 +258,9 @@ class RankRecorder:
         elif torch.recording:
             is_last = torch.recorded_steps + 1 >= window.steps
             self._times.in_window(length, counts=not window.stacks, is_last=is_last)
+        if self._parts is not None and self._parts.has_news():
+            with self.guard("name the job's libraries"):
+                self._parts.look()
         if torch is not None and not torch.done:
             with self.guard("record a step"):
                 self._step_of_windows(torch)
@@ -334,8 +336,6 @@ class RankRecorder:
             reason = others.active()
             if reason:
                 raise WithheldError(_beside(reason))
-        if self._parts is not None:
-            self._parts.look()
         self._times.new_window()
         self._tell_gpus()
         number = self._counted[window.kind] = self._counted.get(window.kind, 0) + 1

@@ -118,18 +118,28 @@ def test_saves_and_foreign_loaders_are_named(monkeypatch: pytest.MonkeyPatch) ->
     module.EpochIterator = EpochIterator
     saving: Any = types.ModuleType("torch.distributed.checkpoint")
     saving.save = lambda: "saved"
+    saving.__spec__ = types.SimpleNamespace(_initializing=True)
+    for name in (module.__name__, saving.__name__):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     with named_parts() as parts:
-        monkeypatch.setitem(sys.modules, "ffcv.loader.epoch_iterator", module)
-        monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint", saving)
+        assert not parts.has_news()
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(sys.modules, saving.__name__, saving)
+        assert parts.has_news()
+        parts.look()
+        assert not hasattr(saving.save, "__wrapped__")  # another thread is at it
+        saving.__spec__ = None
+        assert parts.has_news()
         parts.look()
         parts.look()
+        assert not parts.has_news()
         with torch.profiler.profile() as profile:
             assert next(EpochIterator()) == 5  # type: ignore[call-overload]
             assert saving.save() == "saved"
     counts = {event.key: event.count for event in profile.key_averages()}
     assert counts["gpuprof.input"] == counts["gpuprof.checkpoint"] == 1
     assert is_loader_name("gpuprof.input")
-    assert saving.save.__name__ == "<lambda>"
+    assert not hasattr(saving.save, "__wrapped__")
 
 
 def test_a_module_is_met_when_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
