@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import DeviceAccount, RankAccount, mean_step_ms
+from gpuprof.analyzers.communication_fixes import named_ranks
 from gpuprof.analyzers.kernels import Kind
 from gpuprof.analyzers.roofline import Limit, RooflineSummary, summarize
 from gpuprof.analyzers.wording import milliseconds, percent
@@ -277,6 +278,10 @@ def headline(
         if late and has_device and len(accounts) > 1:
             held = "is held up by late hosts, its own and other ranks',"
         text = f"{subject} {held} {percent(first.share)} of {each}"
+        if first.cause == "nccl-wait" and first.late_ranks and first.gain is not None:
+            hold = "holds" if len(first.late_ranks) == 1 else "hold"
+            who = f"{named_ranks(first.late_ranks).capitalize()} {hold} the others up"
+            text = f"{who} for {percent(first.gain.reduction)} of {each}"
     if together is not None and step_ms:
         saved = max(step_ms - together.step_ms, 0.0)
         text += f"; the changes below could save up to {milliseconds(saved)}"
