@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.analyzers.account import DeviceAccount, RankAccount
+from gpuprof.analyzers.event_loop import waiting_frac
 from gpuprof.analyzers.intervals import total, union
 from gpuprof.analyzers.joint import JointPricing
 from gpuprof.analyzers.pricing import trusted
@@ -78,8 +79,17 @@ def find_bound(accounts: list[RankAccount], joint: JointPricing | None = None) -
         for resource, parts in RESOURCES.items():
             saved[resource] = joint.without(*parts, profiled=False).reduction
     share = {r: float(np.mean([h.share[r] for h in held])) for r in RESOURCES}
+    waiting = waiting_frac(accounts)  # charged to the host, which has nothing to do meanwhile
+    saved["host"], share["host"] = (max(x["host"] - waiting, 0.0) for x in (saved, share))
     unexplained = float(np.mean([h.unexplained for h in held]))
     whole = "recording" if accounts[0].main.steps.source == "none" else "step"
+    if waiting > max(unexplained, *share.values()):
+        return Bound(
+            class_="unknown",
+            why=f"The program waits {percent(waiting)} of the {whole} in its event loop, for"
+            " requests or for whatever else it awaits: for which is not in this recording",
+            reductions={r: round(v, 4) for r, v in share.items()},
+        )
     if unexplained > max(share.values()):
         return Bound(
             class_="unknown",

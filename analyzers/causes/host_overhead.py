@@ -17,6 +17,8 @@ How to fix: torch.compile, CUDA graphs, fused optimizers, fewer and larger opera
 already does is not advised again.
 
 Limits: Python's share shows only as time without an operator, unless Python calls were recorded.
+Where they show that the host waits in asyncio's event loop, that part is left out, and of the rest
+no gain is quoted: the replay can't tell the two apart.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from gpuprof.analyzers.causes.base import (
 )
 from gpuprof.analyzers.causes.small_batch import may_grow
 from gpuprof.analyzers.communication_fixes import named_ranks
+from gpuprof.analyzers.event_loop import told_waits, waiting_frac
 from gpuprof.analyzers.idle_lines import idle_lines
 from gpuprof.analyzers.intervals import Spans, covered, subtract, union
 from gpuprof.analyzers.recorded_window import READY_FROM
@@ -104,6 +107,12 @@ def judge(run: RunView) -> Verdict:
         other = _passing(run, share, unprofiled)
         if other is not None:
             return other
+    waiting = waiting_frac(run.ranks)
+    if waiting >= run.named_from:
+        if share - waiting < run.named_from:
+            return _only_waits(run, share, waiting)
+        share, waited, charged = (max(x - waiting, 0.0) for x in (share, waited, charged))
+        gain = None
     alone = _alone(run)
     worst = max(run.ranks, key=lambda rank: (rank.rank in alone, run.share_of(rank, *BUCKETS)))
     who = "device waits for the host" if run.has_device else "CPU is busy outside of operators"
@@ -121,7 +130,11 @@ def judge(run: RunView) -> Verdict:
         share=share,
         gain=_credited(gain, run, share),
         confidence=confidence(run, share, gain),
-        evidence=[*_evidence(run, worst, charged, unprofiled), *_after_calls(run, share - waited)],
+        evidence=[
+            *_evidence(run, worst, charged, unprofiled if gain is not None else None),
+            *_after_calls(run, share - waited),
+            *told_waits(waiting, run.named_from),
+        ],
         fixes=_fixes(run, worst),
         where=_where(worst.lines),
         ranks=alone or run.ranks_with(*BUCKETS),
@@ -258,6 +271,17 @@ def _split(rank: RankAccount) -> dict[str, float]:
         "inside operators (dispatcher, shapes, autograd)": float(operators.sum()) / total,
         "between operators (Python, or nothing recorded)": float(rest.sum()) / total,
     }
+
+
+def _only_waits(run: RunView, share: float, waiting: float) -> NotJudged:
+    """The host is late because nobody has asked it for anything, as far as can be seen."""
+    return NotJudged(
+        cause=ID,
+        missing=f"{_subject(run)} holds {percent(share)} of {run.each_step}, and"
+        f" {percent(waiting)} pass in the event loop (asyncio), which waits for requests or for"
+        " whatever else the program awaits: for which is not recorded",
+        command="record while requests keep coming",
+    )
 
 
 def _evidence(
