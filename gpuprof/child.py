@@ -9,6 +9,7 @@ import sys
 
 import msgspec
 
+from gpuprof.leader import RUN_LEADER, is_gone
 from gpuprof.recording import RUN_FOLDER, RUN_OPTIONS, Session
 
 log = logging.getLogger("gpuprof")
@@ -25,9 +26,10 @@ class RunOptions(msgspec.Struct, kw_only=True):
 def arm() -> None:
     """Records this process if it trains: from its first step on, to its end.
 
-    A launcher, a DataLoader's worker and a script that never steps leave nothing behind.
+    A launcher, a DataLoader's worker and a script that never steps leave nothing behind. A process
+    that starts when `gpuprof run` has ended is not recorded.
     """
-    if not os.environ.get(RUN_FOLDER):
+    if not os.environ.get(RUN_FOLDER) or is_gone(os.environ.get(RUN_LEADER, "")):
         return
     options = msgspec.json.decode(os.environ.get(RUN_OPTIONS, "{}"), type=RunOptions)
     session = Session(

@@ -25,6 +25,7 @@ from gpuprof import process, run
 from gpuprof.child import RunOptions
 from gpuprof.collectors import nccl_capture
 from gpuprof.errors import GpuprofError
+from gpuprof.leader import RUN_LEADER, identity
 from gpuprof.recording import RUN_FOLDER, RUN_JOB, RUN_OPTIONS
 from gpuprof.run_writer import clear_older, write_record
 
@@ -148,6 +149,7 @@ def _environment(folder: Path, name: str, options: RunOptions) -> dict[str, str]
         "PYTHONPATH": os.pathsep.join(part for part in python_path if part),
         RUN_FOLDER: os.fspath(folder),
         RUN_JOB: name,
+        RUN_LEADER: identity(),
         RUN_OPTIONS: msgspec.json.encode(options).decode(),
     }
 

@@ -147,12 +147,14 @@ class Session:
             log.warning("gpuprof: could not start: %s; training goes on without it", error)
 
     def _make_recorder(self) -> RankRecorder:
+        from gpuprof.leader import RUN_LEADER, is_gone
         from gpuprof.process import default_folder, of_attempt
         from gpuprof.rank_recorder import Options, RankRecorder, standard_plan
         from gpuprof.run import has_ended
 
         launched = os.environ.get(RUN_FOLDER)
-        if launched and not self._armed and has_ended(Path(launched)):
+        leader = os.environ.get(RUN_LEADER, "")
+        if launched and not self._armed and (has_ended(Path(launched)) or is_gone(leader)):
             launched = ""  # the variable has outlived its job, and nobody reports there any more
         if launched:
             self.path = Path(launched)

@@ -261,6 +261,16 @@ def test_a_job_that_a_shell_repeats_until_it_works(tmp_path: Path) -> None:
     assert "another process records rank 0" in done.stderr
 
 
+def test_what_starts_after_gpuprof_run_was_killed_is_not_recorded(tmp_path: Path) -> None:
+    """Nobody will report it: the job goes on as it would have without gpuprof."""
+    pytest.importorskip("torch")
+    path = script(tmp_path, "train(12)\nprint('trained')")
+    line = f"kill -KILL $PPID; exec {sys.executable} {path}"
+    done = run_job(tmp_path, "sh", "-c", line)
+    assert (done.returncode, done.stdout, done.stderr) == (-9, "trained\n", "")
+    assert load(tmp_path / "run").ranks == {}
+
+
 def test_sessions_of_ranks_share_a_directory(tmp_path: Path) -> None:
     """Without `gpuprof run`, and without being told where: rank 0 reports for the whole job."""
     pytest.importorskip("torch")
