@@ -63,8 +63,9 @@ FORMS: tuple[Form, ...] = (
     Form("kubectl logs --timestamps, docker logs --timestamps", _STAMP + b" ", b""),
     Form("docker compose logs", b"", _NAME + rb"[-_]\d{1,4} +\| "),
     Form("Ray", b"", rb"\((?:[^\n]{1,100}? )?pid=\d{1,10}(?:, ip=[\w.:\-]{1,64})?\) "),
-    Form("Open MPI", b"", rb"\[[^\]\s]{0,100}\]<std(?:out|err)>: ?", rank=True),
-    Form("torchrun", b"", rb"\[(?:rank|default)\d{1,6}\]: ?", rank=True),
+    Form("Open MPI 5", b"", rb"\[[^\]\s]{1,100}@\d+,\d+\]<std(?:out|err)>: ", rank=True),
+    Form("Open MPI", b"", rb"\[\d+,[^\]\s]{1,100}\]<std(?:out|err)>:", rank=True),
+    Form("torchrun", b"", rb"\[(?:rank|default)\d{1,6}\]:", rank=True),
     Form("srun --label", rb" {0,6}", rb"\d{1,6}: ", rank=True),
 )
 """What stands before a line, with whoever writes it. The journal's form needs a process's number,

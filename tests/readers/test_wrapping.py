@@ -95,7 +95,7 @@ SMI = (
     *(f"2024/05/01 10:00:{n:02}.000, 0, {50 + n} %, 200.10 W" for n in range(9)),
 )
 TOPOLOGY = (
-    "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity",
+    "  \tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity",
     "GPU0\t X \tNV12\t0-15\t0",
     "GPU1\tNV12\t X \t0-15\t0",
 )
@@ -160,6 +160,14 @@ def test_a_topology_that_a_job_printed(tmp_path: Path, wrap: Wrap) -> None:
     path = write(tmp_path / "topo.txt", TOPOLOGY, wrap)
     assert kind_of(path) == "topology"
     assert read_topology(path).link("GPU0", "GPU1") == "NV12"
+
+
+@pytest.mark.parametrize("wrap", ALL.values(), ids=ALL)
+def test_indentation_survives(wrap: Wrap) -> None:
+    """nvidia-smi -q tells depth by it: what a launcher puts before a line ends where it ends."""
+    lines = ("GPU 00000000:07:00.0", "    Product Name : A", "    Clocks", "        SM : 1 MHz")
+    text = "".join(wrap(line, n) + "\n" for n, line in enumerate(lines))
+    assert unwrapped(text.encode()).decode().splitlines() == list(lines)
 
 
 @pytest.mark.parametrize("label", ["{}: ", "[pod/trainer-{}/pytorch] ", "node-{}  | "])
