@@ -39,7 +39,8 @@ MOMENTS = 2_000
 _FRAME = re.compile(r"(?P<file>[^;]+?\.py)\((?P<line>\d+)\): (?P<function>[^;]+)")
 _OWN = re.compile(
     r"(^|/)gpuprof/((?P<part>workloads|collectors|attach)/"
-    r"|(rank_recorder|recording|step_times|core_time|annotations|late_import)\.py$)|^gpuprof/"
+    r"|(rank_(recorder|windows|notes)|recording|step_times|core_time|annotations|late_import)\.py$)"
+    r"|^gpuprof/"
 )
 """gpuprof's own files that run in a loop, installed or in a checkout (there with the whole path). A
 user's folder may be called gpuprof as well, so they are named."""

@@ -121,16 +121,17 @@ class Session:
         if Session.current is self:
             Session.current = None
         recorder.end(ended_by)
-        if not recorder.own or recorder.options.launched or recorder.record.rank != 0:
+        notes = recorder.notes
+        if not notes.own or recorder.options.launched or notes.record.rank != 0:
             return
         try:
             from gpuprof.conclude import conclude
 
-            conclude(recorder.folder, recorder.record, report=self._report, quiet=self._quiet)
+            conclude(notes.folder, notes.record, report=self._report, quiet=self._quiet)
         except Exception as error:
-            level = logging.DEBUG if recorder.said else logging.WARNING  # one line is enough
+            level = logging.DEBUG if notes.said else logging.WARNING  # one line is enough
             text = "gpuprof: no verdict: %s (the recording is in %s)"
-            log.log(level, text, error, recorder.folder)
+            log.log(level, text, error, notes.folder)
 
     def _start(self) -> None:
         from gpuprof import process
@@ -149,7 +150,8 @@ class Session:
     def _make_recorder(self) -> RankRecorder:
         from gpuprof.leader import RUN_LEADER, is_gone
         from gpuprof.process import default_folder, of_attempt
-        from gpuprof.rank_recorder import Options, RankRecorder, standard_plan
+        from gpuprof.rank_recorder import Options, RankRecorder
+        from gpuprof.rank_windows import standard_plan
         from gpuprof.run import has_ended
 
         launched = os.environ.get(RUN_FOLDER)

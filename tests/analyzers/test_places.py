@@ -140,6 +140,8 @@ def test_no_moments_have_no_lines() -> None:
     [
         ("/home/me/src/gpuprof/collectors/hooks.py", False),
         ("/home/me/src/gpuprof/rank_recorder.py", False),
+        ("/home/me/src/gpuprof/rank_windows.py", False),
+        ("/home/me/src/gpuprof/rank_notes.py", False),
         ("gpuprof/collectors/hooks.py", False),
         ("/home/me/src/gpuprof/workloads/late_rank.py", True),
         ("/home/me/gpuprof/train.py", True),
