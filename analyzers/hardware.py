@@ -83,7 +83,8 @@ def xid_findings(samples: Samples, logged: Iterable[XidEvent] = ()) -> list[Find
             key = event.data, event.scope, event.type
             seen.setdefault(key, []).append((event.time_ns if samples.epoch else None, event.text))
     for report in logged:
-        where = _scope_of(samples, report.uuid, report.pci) or f"GPU at {report.pci}"
+        there = f" of {report.host}" if report.host else ""
+        where = _scope_of(samples, report.uuid, report.pci) or f"GPU at {report.pci}{there}"
         text, time_ns = report.text, report.time_ns if report.epoch else None
         seen.setdefault((report.code, where, report.kind), []).append((time_ns, text))
     found = []
@@ -116,6 +117,14 @@ def xid_findings(samples: Samples, logged: Iterable[XidEvent] = ()) -> list[Find
             )
         )
     return found
+
+
+def is_of_node(report: XidEvent, node: Samples) -> bool:
+    """Whether a kernel's report is of a machine that was sampled, by its name or the GPU's UUID.
+    The bus address alone is the same on all machines of a kind."""
+    uuids = {device.uuid for device in node.devices}
+    named = report.host and report.host.split(".")[0] == node.node.split(".")[0]
+    return bool(named) or (bool(report.uuid) and report.uuid in uuids)
 
 
 def _scope_of(samples: Samples, uuid: str, pci: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gpuprof.readers.flight_recorder import FlightRecords
     from gpuprof.readers.ras import RasReport
     from gpuprof.readers.topology import Topology
-    from gpuprof.readers.xid import XidLog
+    from gpuprof.readers.xid import XidEvent, XidLog
     from gpuprof.samples import Samples
     from gpuprof.stacks import RankStacks
 
@@ -37,7 +38,7 @@ class OtherSources:
     topologies: tuple[Topology, ...] = ()
     flight: FlightRecords | None = None
     samples: tuple[Samples, ...] = ()
-    xids: XidLog | None = None
+    xids: tuple[XidLog, ...] = ()
     stacks: tuple[RankStacks, ...] = ()
     ras: tuple[RasReport, ...] = ()
     files: tuple[InputFile, ...] = ()
@@ -99,27 +100,41 @@ def findings_of(other: OtherSources) -> list[Finding]:
 
         for topology in other.topologies:
             found += findings_from_topology(topology, other.comm_log)
-    if other.samples or other.xids is not None:
+    if other.samples or other.xids:
         found += _findings_of_samples(other)
     return found
 
 
 def _findings_of_samples(other: OtherSources) -> list[Finding]:
     """What the hardware reports, memory that runs out, and the curves' guesses, of every node."""
-    from gpuprof.analyzers.hardware import hardware_findings, xid_findings
+    from gpuprof.analyzers.hardware import hardware_findings, is_of_node, xid_findings
     from gpuprof.analyzers.memory_pressure import memory_findings
     from gpuprof.analyzers.utilization_findings import curve_findings
     from gpuprof.samples import Samples
 
-    logged = other.xids.events if other.xids is not None else ()
-    if not other.samples:
-        return xid_findings(Samples(node="", source="kernel log"), logged)
+    logged = _logged(other.xids)
+    alone = len(other.samples) == 1
     found: list[Finding] = []
     for node in other.samples:
-        found += hardware_findings(node, logged)
+        is_own = [alone or is_of_node(event, node) for event in logged]
+        own = [event for event, is_its in zip(logged, is_own, strict=True) if is_its]
+        logged = [event for event, is_its in zip(logged, is_own, strict=True) if not is_its]
+        found += hardware_findings(node, own)
         found += memory_findings(node)
         found += curve_findings(node)
-    return found
+    return found + xid_findings(Samples(node="", source="kernel log"), logged)
+
+
+def _logged(logs: Sequence[XidLog]) -> list[XidEvent]:
+    """The reports of all kernel logs; where there are several, one that does not name its machine
+    is told by its file: bus addresses are the same on all machines of a kind."""
+    if len(logs) == 1:
+        return list(logs[0].events)
+    return [
+        event if event.host else replace(event, host=PurePath(log.path).name)
+        for log in logs
+        for event in log.events
+    ]
 
 
 def join(traced: Verdicts, others: Sequence[Finding]) -> Verdicts:

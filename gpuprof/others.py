@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gpuprof.analyzers.sources import OtherSources
 from gpuprof.diagnosis import InputFile
@@ -14,100 +14,144 @@ from gpuprof.inputs import Inputs
 from gpuprof.readers.files import shown
 
 if TYPE_CHECKING:
+    from gpuprof.commlog import CommLog
+    from gpuprof.readers.flight_recorder import FlightRecords
+    from gpuprof.readers.ras import RasReport
     from gpuprof.readers.topology import Topology
+    from gpuprof.readers.xid import XidLog
+    from gpuprof.samples import Samples
+    from gpuprof.stacks import RankStacks
 
 HASH_CHUNK_BYTES = 1 << 20
+LEFT_OUT = "; it is left out"
+
+T = TypeVar("T")
 
 
 def read_others(inputs: Inputs) -> OtherSources:
     """Reads the logs, dumps, topologies and samples among the inputs.
 
+    What can't be read as what it was taken for is left out with a warning: a damaged file, or a
+    note that mentions NCCL, must not take the rest of a folder with it.
+
     Raises:
-        InputError: one of them can't be read as what it was taken for.
+        InputError: nothing can be read, and there is no trace either.
     """
-    comm_log = flight = xids = None
-    files: list[InputFile] = []
-    if inputs.nccl_logs:
-        from gpuprof.readers.nccl_log import read_nccl_log
-
-        cut_off: list[str] = []
-        comm_log = read_nccl_log(inputs.nccl_logs, cut_off)
-        inputs.warnings += _first_of(cut_off)
-        files += [_file(path, "nccl-log") for path in inputs.nccl_logs]
-    if inputs.flight_records:
-        from gpuprof.readers.flight_recorder import read_flight_recorder
-
-        damaged: list[str] = []
-        flight = read_flight_recorder(inputs.flight_records, damaged)
-        inputs.warnings += _first_of(damaged, "; it is left out")
-        files += [_file(path, "flight-recorder") for path in inputs.flight_records]
-    topologies = _topologies(inputs)
-    files += [_file(Path(topology.path), "topology") for topology in topologies]
-    samples = []
-    for path in inputs.smi_logs:
-        from gpuprof.readers.smi import read_smi
-
-        samples.append(read_smi(path))
-        files.append(_file(path, "nvidia-smi"))
-    for path in inputs.samples:
-        from gpuprof.readers.samples import read_samples
-
-        samples += read_samples(path)
-        files.append(_file(path, "samples"))
-    for path in inputs.xid_logs:
-        from gpuprof.readers.xid import read_xids
-
-        xids = read_xids(path)
-        files.append(_file(path, "kernel-log"))
-    stacks = []
-    for path in inputs.stacks:
-        from gpuprof.readers.stacks import read_stacks
-
-        stacks.append(read_stacks(path))
-        files.append(_file(path, "stacks"))
-    reports = []
-    for path in inputs.ras:
-        from gpuprof.readers.ras import read_ras
-
-        reports.append(read_ras(path))
-        files.append(_file(path, "nccl-ras"))
-    return OtherSources(
-        comm_log=comm_log,
-        topologies=tuple(topologies),
-        flight=flight,
-        samples=tuple(samples),
-        xids=xids,
-        stacks=tuple(stacks),
-        ras=tuple(reports),
-        files=tuple(files),
+    reading = _Reading(inputs)
+    other = OtherSources(
+        comm_log=reading.together(inputs.nccl_logs, "nccl-log", _nccl),
+        flight=reading.together(inputs.flight_records, "flight-recorder", _flight, LEFT_OUT),
+        topologies=reading.each(inputs.topologies, "topology", _topology),
+        samples=(
+            *reading.each(inputs.smi_logs, "nvidia-smi", _smi),
+            *(one for many in reading.each(inputs.samples, "samples", _samples) for one in many),
+        ),
+        xids=reading.each(inputs.xid_logs, "kernel-log", _xids),
+        stacks=reading.each(inputs.stacks, "stacks", _stacks),
+        ras=reading.each(inputs.ras, "nccl-ras", _ras),
+        files=tuple(reading.files),
     )
+    if reading.refused and not reading.files and not inputs.traces:
+        raise reading.refused[0]
+    return other
 
 
-def _first_of(damaged: list[str], end: str = "") -> list[str]:
-    """One warning for all files of a kind in which the same is wrong."""
-    more = f" (and {len(damaged) - 1} more like it)" if len(damaged) > 1 else ""
-    return [f"{damaged[0]}{end}{more}"] if damaged else []
+class _Reading:
+    """Reads kind after kind. files: what was read; refused: why the others were not."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+        self.files: list[InputFile] = []
+        self.refused: list[InputError] = []
+
+    def each(self, paths: Sequence[Path], kind: str, read: Callable[[Path], T]) -> tuple[T, ...]:
+        """What a reader of one file makes of each."""
+        found: list[T] = []
+        refused: list[InputError] = []
+        for path in paths:
+            try:
+                found.append(read(path))
+                self.files.append(_file(path, kind))
+            except InputError as error:
+                refused.append(error)
+        self._leave_out(refused)
+        return tuple(found)
+
+    def together(
+        self,
+        paths: Sequence[Path],
+        kind: str,
+        read: Callable[[Sequence[Path], list[str]], T],
+        end: str = "",
+    ) -> T | None:
+        """What a reader of all files makes of them; `end` ends a line on one that is damaged."""
+        damaged: list[str] = []
+        try:
+            found = read(paths, damaged) if paths else None
+        except InputError as error:
+            self._leave_out([error])
+            return None
+        self._warn([f"{text}{end}" for text in damaged])
+        self.files += [_file(path, kind) for path in paths]
+        return found
+
+    def _leave_out(self, refused: list[InputError]) -> None:
+        self.refused += refused
+        self._warn([f"{error}{LEFT_OUT}" for error in refused])
+
+    def _warn(self, lines: list[str]) -> None:
+        """One warning for all files of a kind in which the same is wrong."""
+        if lines:
+            more = f" (and {len(lines) - 1} more like it)" if len(lines) > 1 else ""
+            self._inputs.warnings.append(lines[0] + more)
 
 
-def _topologies(inputs: Inputs) -> list[Topology]:
-    """What can be read of the topologies; a damaged one must not take the rest with it.
+def _nccl(paths: Sequence[Path], damaged: list[str]) -> CommLog:
+    from gpuprof.readers.nccl_log import read_nccl_log
 
-    Raises:
-        InputError: none can be read, and nothing else was given.
-    """
+    return read_nccl_log(paths, damaged)
+
+
+def _flight(paths: Sequence[Path], damaged: list[str]) -> FlightRecords:
+    from gpuprof.readers.flight_recorder import read_flight_recorder
+
+    return read_flight_recorder(paths, damaged)
+
+
+def _topology(path: Path) -> Topology:
     from gpuprof.readers.topology import read_topology
 
-    read: list[Topology] = []
-    damaged: list[InputError] = []
-    for path in inputs.topologies:
-        try:
-            read.append(read_topology(path))
-        except InputError as error:
-            damaged.append(error)
-    if damaged and not read and replace(inputs, topologies=[]).is_empty():
-        raise damaged[0]
-    inputs.warnings += _first_of([str(error) for error in damaged], "; it is left out")
-    return read
+    return read_topology(path)
+
+
+def _smi(path: Path) -> Samples:
+    from gpuprof.readers.smi import read_smi
+
+    return read_smi(path)
+
+
+def _samples(path: Path) -> Sequence[Samples]:
+    from gpuprof.readers.samples import read_samples
+
+    return read_samples(path)
+
+
+def _xids(path: Path) -> XidLog:
+    from gpuprof.readers.xid import read_xids
+
+    return read_xids(path)
+
+
+def _stacks(path: Path) -> RankStacks:
+    from gpuprof.readers.stacks import read_stacks
+
+    return read_stacks(path)
+
+
+def _ras(path: Path) -> RasReport:
+    from gpuprof.readers.ras import read_ras
+
+    return read_ras(path)
 
 
 def _file(path: Path, kind: str) -> InputFile:

@@ -267,3 +267,35 @@ def test_data_that_quotes_a_library_is_no_log(trace: Path) -> None:
     data = trace.parent / "questions.jsonl"
     data.write_text('{"text": "x"}\n' * 10_000 + '{"text": "NCCL version 2.18.5 fails"}\n')
     assert gather([trace.parent]).nccl_logs == []
+
+
+def test_a_note_that_names_nccl_takes_no_trace_with_it(trace: Path) -> None:
+    """It is taken for a log, in which there is nothing: said, and left out."""
+    (trace.parent / "notes.txt").write_text("We trained with NCCL over EFA.\n")
+    (said,) = analyze(trace.parent).warnings[-1:]
+    assert "notes.txt holds no line of NCCL" in said and said.endswith("; it is left out")
+    with pytest.raises(InputError, match="holds no line of NCCL"):
+        analyze(trace.parent / "notes.txt")
+
+
+def test_a_log_of_several_nodes_gpus_takes_nothing_with_it(tmp_path: Path) -> None:
+    (tmp_path / "smi.log").write_text("".join(f"{n}: {SMI.splitlines()[n]}\n" for n in range(2)))
+    (tmp_path / "nccl.log").write_text(WARNED)
+    inputs = gather([tmp_path])
+    other = read_others(inputs)
+    assert (other.comm_log is not None, other.samples) == (True, ())
+    assert "smi.log holds the lines of several sources" in inputs.warnings[0]
+
+
+XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize("prefix", ["", "Nov 15 12:02:0{n} n{n} kernel: "])
+def test_kernel_logs_of_several_machines_all_count(tmp_path: Path, prefix: str) -> None:
+    """The same bus address on two machines is two GPUs; which, the line or the file's name says."""
+    for n in range(2):
+        (tmp_path / f"node{n}.log").write_text(f"{prefix.format(n=n)}{XID}\n")
+    titles = [one.title for one in analyze(tmp_path).findings]
+    named = ("n0", "n1") if prefix else ("node0.log", "node1.log")
+    assert len(titles) == 2
+    assert all(any(f"of {name}:" in title for title in titles) for name in named)

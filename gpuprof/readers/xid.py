@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from gpuprof.readers.text import text_lines
-from gpuprof.samples import SampleEvent
 
 MAX_EVENTS = 100_000
 MAX_TEXT = 500
@@ -26,6 +25,7 @@ class XidEvent:
 
     time_ns: as far as the line tells: from the epoch where `epoch`, from boot or in local time
     otherwise, None where it has none. pid and process: -1 and "" where the driver did not know.
+    host: the machine, "" where the line does not name it.
     """
 
     code: int
@@ -37,6 +37,7 @@ class XidEvent:
     process: str = ""
     text: str = ""
     kind: str = "xid"
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +48,7 @@ class XidLog:
     lines: int
     benign: int
     warnings: tuple[str, ...] = ()
-
-    def sample_events(self, scope_of: dict[str, str]) -> tuple[SampleEvent, ...]:
-        """The reports with a time as events of samples; `scope_of` maps PCI addresses or UUIDs."""
-        return tuple(
-            SampleEvent(
-                event.time_ns,
-                scope_of.get(event.uuid) or scope_of.get(event.pci) or f"pci:{event.pci}",
-                event.kind,
-                event.code,
-                event.text,
-            )
-            for event in self.events
-            if event.time_ns is not None
-        )
+    path: str = ""
 
 
 _XID = re.compile(
@@ -70,6 +58,8 @@ _SXID = re.compile(r"SXid \(PCI:(?P<pci>[0-9A-Fa-f:.]+)\): (?P<code>\d+)(?P<rest
 _NAMED = re.compile(r"NVRM: GPU at (?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+): (?P<uuid>GPU-[0-9a-f-]{36})")
 _PID = re.compile(r"\bpid='?(\d+)'?")
 _NAME = re.compile(r"\bname=([^,<>\s]+)")
+_HOST = re.compile(r"(?:^|\s)([\w.\-]{1,253}) kernel(?:\[\d+\])?: ")
+"""What syslog and the journal write before the message of a kernel."""
 _BENIGN = re.compile(r"nvidia[-_]peermem .*ERROR detected invalid context, skipping")
 
 
@@ -84,7 +74,7 @@ def read_xids(path: Path) -> XidLog:
     Raises:
         InputError: it cannot be opened.
     """
-    return parse_xids(text_lines(path, keep="times"))
+    return replace(parse_xids(text_lines(path, keep="times")), path=str(path))
 
 
 def parse_xids(lines: Iterable[str]) -> XidLog:
@@ -123,6 +113,7 @@ def parse_xids(lines: Iterable[str]) -> XidLog:
                 process=name[1] if name else "",
                 text=match["rest"].lstrip(", ")[:MAX_TEXT],
                 kind="sxid" if "SXid" in match[0] else "xid",
+                host=host[1] if (host := _HOST.search(message[: match.start()])) else "",
             )
         )
     return XidLog(tuple(events), count, benign, tuple(warnings))
