@@ -72,13 +72,6 @@ class StepBudget:
         busy = covered(self.work.busy, self.steps.start_ns, self.steps.end_ns)
         return float(busy[self.steps.keep].sum() / total) if total else 0.0
 
-    def frac_per_step(self, bucket: str) -> NDArray[np.float64]:
-        """Share of each accounted step in a bucket, float64 (n_kept,)."""
-        keep = self.steps.keep
-        lengths = np.maximum((self.steps.end_ns - self.steps.start_ns)[keep], 1)
-        shares: NDArray[np.float64] = self.per_step_ns[bucket][keep] / lengths
-        return shares
-
 
 def device_work(launches: Launches, events: I64, is_communication: Bools, is_copy: Bools) -> Work:
     """Splits a device's busy time by what was most useful in it.

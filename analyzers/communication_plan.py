@@ -24,7 +24,6 @@ from gpuprof.analyzers.collective_kinds import CollectiveKind
 from gpuprof.analyzers.fabric import Estimate, Fabric, estimate
 
 Strategy = Literal["ddp", "zero1", "zero2", "fsdp", "hsdp"]
-STRATEGIES: tuple[Strategy, ...] = ("ddp", "zero1", "zero2", "fsdp", "hsdp")
 
 BUCKET_BYTES = 25 << 20
 """PyTorch's DistributedDataParallel reduces buckets of this size."""

@@ -143,11 +143,6 @@ def _with_stacks(hang: Finding, does: Mapping[int, Standing]) -> Finding:
     )
 
 
-def waits_for_ranks(stacks: Sequence[RankStacks]) -> bool:
-    """Whether any of these stands in a call that other ranks must make, too."""
-    return any(standing(one).waits for one in stacks)
-
-
 def _stands(one: Standing) -> bool:
     """A dump without times stands for itself: whoever took it thought that the job hangs."""
     if not one.stacks.seen_ns:

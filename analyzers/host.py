@@ -71,7 +71,6 @@ _BLOCKING_COPY = re.compile(
     r"(cudaMemcpy|hipMemcpy)(2D|3D)?(_v\d+)?$|hipMemcpyWithStream|(cudaMemcpy|hipMemcpy)(To|From)Symbol$"
     r"|cuMemcpy(DtoH|HtoD|DtoD)?(_v\d)?$|hipMemcpy(DtoH|HtoD|DtoD)$"
 )
-_ASYNC_COPY = re.compile(r"(cuda|hip|cu)Memcpy\w*Async")
 _CPU_COLLECTIVE = re.compile(r"(gloo|mpi|ucc):")
 
 

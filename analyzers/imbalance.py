@@ -45,28 +45,6 @@ STANDS_OUT = 0.6
 BETWEEN_STAGES = 0.8
 """Ranks differ by stage when stages explain 80 % of the variance between ranks."""
 
-BUBBLE_MARGIN = 0.05
-"""Measured idle time may exceed the schedule's bubble by 5 % of the step before it needs another
-explanation: forward and backward differ in length, and sends take time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bubble:
-    """A pipeline's idle time, as shares of the step.
-
-    expected: what the schedule leaves. measured: idle and in send/receive, mean over stages.
-    excess: what is beyond, 0 within the margin. micro_batches_for: M with which the bubble would
-    fall to 10 %.
-    """
-
-    stages: int
-    micro_batches: int
-    chunks: int
-    expected: float
-    measured: float
-    excess: float
-    micro_batches_for: int
-
 
 @dataclass(frozen=True, slots=True)
 class Skew:
@@ -98,52 +76,6 @@ def bubble_frac(stages: int, micro_batches: int, chunks: int = 1) -> float:
     if stages < 1 or micro_batches < 1 or chunks < 1:
         raise ValueError("stages, micro-batches and chunks count from 1")
     return (stages - 1) / (chunks * micro_batches + stages - 1)
-
-
-def micro_batches_of(sends: Sequence[int], receives: Sequence[int]) -> int | None:
-    """Micro-batches a step from the numbers of sends and receives of each stage.
-
-    For each micro-batch the first stage sends one activation and receives one gradient, the last
-    the reverse, and those between do both. So the outer stages have M of each, the inner 2 M.
-
-    Returns:
-        M, None where the numbers do not fit a pipeline.
-    """
-    if len(sends) < 2 or len(sends) != len(receives) or sum(sends) != sum(receives):
-        return None
-    numbers = sorted((s, r) for s, r in zip(sends, receives, strict=True))
-    m = numbers[0][0]
-    if m < 1 or any(s != r for s, r in numbers):
-        return None
-    outer = [s for s, _ in numbers if s == m]
-    inner = [s for s, _ in numbers if s == 2 * m]
-    return m if len(outer) == 2 and len(outer) + len(inner) == len(numbers) else None
-
-
-def judge_bubble(
-    idle_frac: Sequence[float], micro_batches: int, chunks: int = 1, wanted: float = 0.1
-) -> Bubble:
-    """Compares a pipeline's idle time with what its schedule leaves.
-
-    Args:
-        idle_frac: Idle and send/receive time of each stage, as a share of the step.
-        micro_batches: M. chunks: v.
-        wanted: The bubble for which `micro_batches_for` is computed.
-    """
-    stages = len(idle_frac)
-    expected = bubble_frac(stages, micro_batches, chunks)
-    measured = float(np.mean(idle_frac))
-    beyond = measured - expected
-    needed = (stages - 1) * (1 - wanted) / (wanted * chunks)
-    return Bubble(
-        stages=stages,
-        micro_batches=micro_batches,
-        chunks=chunks,
-        expected=expected,
-        measured=measured,
-        excess=beyond if beyond > BUBBLE_MARGIN else 0.0,
-        micro_batches_for=max(int(np.ceil(needed - 1e-9)), 1),
-    )
 
 
 def judge_skew(

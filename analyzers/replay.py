@@ -24,7 +24,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.analyzers.host import Blocking
 from gpuprof.analyzers.program import NO_EVENT, NOT_BLOCKING, Program, Region
 from gpuprof.distinct import is_in
 
@@ -36,8 +35,6 @@ HAND_OVER_NS = 100_000
 
 TRUSTED_ERROR = 0.03
 """A replay that misses the measured step by more than 3 % does not understand the run."""
-
-ALL_BLOCKING = tuple(int(kind) for kind in Blocking)
 
 
 @dataclass(frozen=True, slots=True)

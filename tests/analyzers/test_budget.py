@@ -97,7 +97,7 @@ def test_busy_and_idle_are_the_whole() -> None:
 
 def test_shares_of_each_step() -> None:
     budget = budget_of(training(5, load_us=1_000, settled=True))
-    shares = budget.frac_per_step("input")
+    shares = budget.per_step_ns["input"] / (budget.steps.end_ns - budget.steps.start_ns)
     assert shares.shape == (5,)
     assert shares[2] == pytest.approx(1_000 / 2_008, abs=1e-6)
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuprof.analyzers.imbalance import (
-    bubble_frac,
-    judge_bubble,
-    judge_skew,
-    micro_batches_of,
-)
+from gpuprof.analyzers.imbalance import bubble_frac, judge_skew
 
 
 def loads(means: list[float], n_steps: int = 8, noise: float = 0.01, seed: int = 0) -> np.ndarray:
@@ -30,29 +25,6 @@ def test_bubbles_of_the_papers(stages: int, micro_batches: int, chunks: int, fra
 def test_counts_start_at_one() -> None:
     with pytest.raises(ValueError, match="from 1"):
         bubble_frac(0, 4)
-
-
-def test_micro_batches_from_sends_and_receives() -> None:
-    assert micro_batches_of([8, 16, 16, 8], [8, 16, 16, 8]) == 8
-    assert micro_batches_of([4, 4], [4, 4]) == 4
-    assert micro_batches_of([8, 16, 12, 8], [8, 16, 12, 8]) is None
-    assert micro_batches_of([8, 16], [16, 8]) is None
-    assert micro_batches_of([0, 0], [0, 0]) is None
-    assert micro_batches_of([4], [4]) is None
-
-
-def test_a_bubble_as_large_as_the_schedule_leaves() -> None:
-    found = judge_bubble([0.28, 0.27, 0.29, 0.30], 8)
-    assert found.expected == pytest.approx(3 / 11)
-    assert found.excess == 0.0
-    assert (
-        bubble_frac(4, found.micro_batches_for) <= 0.1 < bubble_frac(4, found.micro_batches_for - 1)
-    )
-
-
-def test_a_bubble_beyond_the_schedule() -> None:
-    found = judge_bubble([0.5, 0.45, 0.1, 0.5], 32)
-    assert found.excess == pytest.approx(0.3875 - 3 / 35)
 
 
 def test_equal_ranks_are_balanced() -> None:

@@ -14,7 +14,9 @@ from gpuprof.analyzers.account import account_rank
 from gpuprof.analyzers.host import Blocking
 from gpuprof.analyzers.pricing import DevicePricing
 from gpuprof.analyzers.program import Program
-from gpuprof.analyzers.replay import ALL_BLOCKING, TRUSTED_ERROR, Change, replay
+from gpuprof.analyzers.replay import TRUSTED_ERROR, Change, replay
+
+ALL_BLOCKING = tuple(int(kind) for kind in Blocking)
 
 
 def pricing_of(job: Job | TraceBuilder) -> DevicePricing:
