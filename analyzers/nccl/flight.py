@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from gpuprof.analyzers.nccl.evidence import class_evidence, finding, rank_list, see_what, who_waits
 from gpuprof.analyzers.nccl.flight_waits import (
@@ -86,79 +87,77 @@ def _hang(
     stalled: list[int],
     late: list[int],
 ) -> Finding:
-    evidence: list[Evidence] = []
+    fresh = wait is not None and 0 <= _age_ns(records, wait) < FRESH_WAIT_NS
     if wait is not None:
-        absent = rank_list(wait.missing)
-        evidence.append(
-            Evidence(
-                text=f"{who_waits(wait.waiting)} in collective {wait.sequence} of group "
-                f"{wait.group} {wait.description}: {wait.entry.describe()}; {absent} did not come.",
-                value=float(wait.sequence),
-                unit="collective",
-                source="flight-recorder",
-            )
-        )
-        title = f"{absent} did not come to {wait.entry.describe()}"
+        title = f"{rank_list(wait.missing)} did not come to {wait.entry.describe()}"
     else:
         title = f"The device of {rank_list(stalled)} stands still"
-    for rank in late[:4]:
-        if rank in blamed:
-            evidence.append(
-                Evidence(
-                    text=f"Rank {rank} {_did(records.ranks[rank], wait)}.", source="flight-recorder"
-                )
+    sentences = _does_not_go_on(records, wait, [r for r in late[:4] if r in blamed], stalled)
+    evidence = [Evidence(text=text, source="flight-recorder") for text in sentences]
+    if wait is not None:
+        evidence.insert(0, _waits(wait))
+        if fresh:
+            text = (
+                f"When the dumps were written this wait was {_age_ns(records, wait) / 1e9:.1f} s"
+                " old: the job may be running, and the rank merely behind."
             )
-    if stalled:
-        text = (
-            f"The device of {rank_list(stalled)} stopped first: collectives that other members "
-            "finished are unfinished there. A fault or a hanging kernel of that GPU looks so."
-        )
-        evidence.append(Evidence(text=text, source="flight-recorder"))
-    absent_dumps = _no_dump(records)
-    if absent_dumps:
-        evidence.append(
-            Evidence(
-                text=f"There is no dump of {rank_list(absent_dumps)}.", source="flight-recorder"
-            )
-        )
-    fresh = wait is not None and 0 <= _age_ns(records, wait) < FRESH_WAIT_NS
-    if wait is not None and fresh:
-        text = (
-            f"When the dumps were written this wait was {_age_ns(records, wait) / 1e9:.1f} s old: "
-            "the job may be running, and the rank merely behind."
-        )
-        evidence.append(Evidence(text=text, source="flight-recorder"))
+            evidence.append(Evidence(text=text, source="flight-recorder"))
     kind = "gpu_stalled" if stalled else "rank_did_not_come"
-    evidence.append(class_evidence([kind, "desync_straggler"], "flight-recorder"))
-    fixes = [
-        Fix(
-            title=see_what(rank_list(sorted(blamed) or late)),
-            detail="Its Python stack while the others wait names the line; if the process is gone, "
-            "its log and exit code tell why.",
-            code="py-spy dump --pid PID",
-        )
-    ]
-    if stalled:
-        fixes.insert(
-            0,
-            Fix(
-                title=f"Look at the GPU of {rank_list(stalled)}",
-                detail="An Xid in the kernel log, or a kernel of the program that never ends.",
-                code="dmesg -T | grep -i xid; nvidia-smi -q",
-            ),
-        )
     where = tuple(place for rank in sorted(blamed)[:2] for place in _places(records.ranks[rank]))
     base = finding(
         cause="hang",
         title=title[0].upper() + title[1:],
         severity="warning" if fresh else "critical",
         confidence=0.4 if fresh else 0.9 if wait is not None else 0.7,
-        evidence=evidence,
-        fixes=fixes,
+        evidence=[*evidence, class_evidence([kind, "desync_straggler"], "flight-recorder")],
+        fixes=_fixes(sorted(blamed) or late, stalled),
         ranks=wait.waiting if wait is not None else stalled,
         late_ranks=late,
     )
     return base if not where else _with_places(base, where)
+
+
+def _waits(wait: Wait) -> Evidence:
+    return Evidence(
+        text=f"{who_waits(wait.waiting)} in collective {wait.sequence} of group {wait.group}"
+        f" {wait.description}: {wait.entry.describe()}; {rank_list(wait.missing)} did not come.",
+        value=float(wait.sequence),
+        unit="collective",
+        source="flight-recorder",
+    )
+
+
+def _does_not_go_on(
+    records: FlightRecords, wait: Wait | None, blamed: list[int], stalled: list[int]
+) -> Iterator[str]:
+    """What the dumps show of those that are waited for, and which dumps are missing."""
+    for rank in blamed:
+        yield f"Rank {rank} {_did(records.ranks[rank], wait)}."
+    if stalled:
+        yield (
+            f"The device of {rank_list(stalled)} stopped first: collectives that other members "
+            "finished are unfinished there. A fault or a hanging kernel of that GPU looks so."
+        )
+    absent = _no_dump(records)
+    if absent:
+        yield f"There is no dump of {rank_list(absent)}."
+
+
+def _fixes(late: list[int], stalled: list[int]) -> list[Fix]:
+    look = Fix(
+        title=see_what(rank_list(late)),
+        detail="Its Python stack while the others wait names the line; if the process is gone, "
+        "its log and exit code tell why.",
+        code="py-spy dump --pid PID",
+    )
+    if not stalled:
+        return [look]
+    gpu = Fix(
+        title=f"Look at the GPU of {rank_list(stalled)}",
+        detail="An Xid in the kernel log, or a kernel of the program that never ends.",
+        code="dmesg -T | grep -i xid; nvidia-smi -q",
+    )
+    return [gpu, look]
 
 
 def _age_ns(records: FlightRecords, wait: Wait) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from typing import NamedTuple
 
 from gpuprof.analyzers.nccl.conditions import Facts
 from gpuprof.analyzers.nccl.evidence import class_evidence, finding, ranks_of, row_evidence
@@ -53,51 +54,72 @@ def findings_from_peers(log: CommLog) -> list[Finding]:
             f" {agrees(len(pairs), 'talks', 'talk')} through host memory (SHM)"
         )
         evidence.append(row_evidence(log, shm[0].line, shm[0].process, text))
+    ranks = {rank for pair in pairs for rank in pair}
     if off:
         variable, value = next(iter(off.items()))
-        line = next((e.line for e in log.env if e.variable == variable), 0)
-        evidence.insert(
-            0, row_evidence(log, line, None, f"{variable} is {value} in the environment")
-        )
-        title = f"{variable}={value} keeps GPUs from reaching each other directly"
-        fix = Fix(
-            title=f"Unset {variable}",
-            detail="Keep it only where peer access is broken (PCIe ACS, IOMMU): then mend that.",
-            code=f"unset {variable}",
-        )
-        classes, severity = ["env_disables_p2p"], "critical" if only_shm else "warning"
-    else:
-        for fact in refused[:1]:
-            names = [fact.fields[k] for k in ("a", "b", "c", "d") if k in fact.fields]
-            evidence.append(
-                row_evidence(
-                    log,
-                    fact.line,
-                    fact.process,
-                    f"The driver offers no peer access between GPUs {' and '.join(names)}",
-                )
+        return [_peers_forbidden(log, variable, value, evidence, ranks, grave=bool(only_shm))]
+    for fact in refused[:1]:
+        names = " and ".join(fact.fields[k] for k in ("a", "b", "c", "d") if k in fact.fields)
+        text = f"The driver offers no peer access between GPUs {names}"
+        evidence.append(row_evidence(log, fact.line, fact.process, text))
+    return [_peers_unavailable(evidence, ranks)]
+
+
+def _peers_forbidden(
+    log: CommLog,
+    variable: str,
+    value: str,
+    evidence: list[Evidence],
+    ranks: set[int],
+    *,
+    grave: bool,
+) -> Finding:
+    line = next((e.line for e in log.env if e.variable == variable), 0)
+    said = row_evidence(log, line, None, f"{variable} is {value} in the environment")
+    return finding(
+        cause="nccl-config",
+        title=f"{variable}={value} keeps GPUs from reaching each other directly",
+        severity="critical" if grave else "warning",
+        confidence=0.9,
+        evidence=[said, *evidence, class_evidence(["env_disables_p2p"])],
+        fixes=[
+            Fix(
+                title=f"Unset {variable}",
+                detail="Keep it only where peer access is broken (PCIe ACS, IOMMU): then mend "
+                "that.",
+                code=f"unset {variable}",
             )
-        title = "Traffic between the GPUs of a host is staged through host memory"
-        fix = Fix(
-            title="Use peer access where the platform has it",
-            detail="Consumer cards and many virtual machines have none; there, prefer parallelism "
-            "that sends less (pipeline instead of tensor parallelism).",
-            code="nvidia-smi topo -p2p r; nvidia-smi topo -m",
-        )
-        classes, severity = ["tp_over_pcie_no_p2p", "p2p_unavailable"], "warning"
-    evidence.append(class_evidence(classes))
-    ranks = {rank for pair in pairs for rank in pair}
-    return [
-        finding(
-            cause="nccl-config",
-            title=title,
-            severity="critical" if severity == "critical" else "warning",
-            confidence=0.9 if off else 0.8,
-            evidence=evidence,
-            fixes=[fix],
-            ranks=ranks,
-        )
-    ]
+        ],
+        ranks=ranks,
+    )
+
+
+def _peers_unavailable(evidence: list[Evidence], ranks: set[int]) -> Finding:
+    return finding(
+        cause="nccl-config",
+        title="Traffic between the GPUs of a host is staged through host memory",
+        severity="warning",
+        confidence=0.8,
+        evidence=[*evidence, class_evidence(["tp_over_pcie_no_p2p", "p2p_unavailable"])],
+        fixes=[
+            Fix(
+                title="Use peer access where the platform has it",
+                detail="Consumer cards and many virtual machines have none; there, prefer "
+                "parallelism that sends less (pipeline instead of tensor parallelism).",
+                code="nvidia-smi topo -p2p r; nvidia-smi topo -m",
+            )
+        ],
+        ranks=ranks,
+    )
+
+
+class _Fallback(NamedTuple):
+    """Why nodes talk over TCP although they could do better."""
+
+    evidence: Evidence
+    kind: str
+    title: str
+    fix: Fix
 
 
 def findings_from_sockets(log: CommLog) -> list[Finding]:
@@ -108,76 +130,78 @@ def findings_from_sockets(log: CommLog) -> list[Finding]:
     chosen = [f for f in log.facts_of("network") if f.fields["network"] == "Socket"]
     if not tcp and not (chosen and not any(t.kind == "net" for t in log.transports)):
         return []
-    facts = Facts(log)
     line, process = (tcp[0].line, tcp[0].process) if tcp else (chosen[0].line, chosen[0].process)
-    rdma = [
-        f for f in log.facts_of("rdma_devices") if re.search(r"\[0\]", f.fields.get("devices", ""))
-    ]
-    evidence = [row_evidence(log, line, process, "Traffic between nodes goes over TCP sockets")]
-    variable = next(
-        (
-            v
-            for v, bad in (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket"))
-            if facts.variables.get(v) == bad
-        ),
-        "",
-    )
-    if variable:
-        at = next((e.line for e in log.env if e.variable == variable), 0)
-        evidence.append(row_evidence(log, at, None, f"{variable} is {facts.variables[variable]}"))
-        classes, title = ["env_disables_ib"], f"{variable} switches RDMA off: nodes talk over TCP"
-        fix = Fix(
-            title=f"Unset {variable}",
-            detail="Then look for `NET/IB : Using` in the log.",
-            code=f"unset {variable}",
-        )
-    elif rdma:
-        row = rdma[0]
-        evidence.append(
-            row_evidence(
-                log,
-                row.line,
-                row.process,
-                f"RDMA devices are there:{row.fields.get('devices', '')[:120]}",
-            )
-        )
-        classes, title = ["plugin_fallback_socket"], "Nodes talk over TCP although RDMA is there"
-        fix = Fix(
-            title="Find out why this rank did not take RDMA",
-            detail="Compare NCCL_IB_HCA, the container's devices and the plugin with a rank "
-            "that did.",
-            code="ibv_devinfo; ls /dev/infiniband",
-        )
-    else:
+    seen = row_evidence(log, line, process, "Traffic between nodes goes over TCP sockets")
+    fallback = _switched_off(log) or _not_taken(log)
+    if fallback is not None:
         return [
             finding(
                 cause="nccl-config",
-                title="Nodes talk over TCP sockets: no RDMA device is usable",
-                severity="info",
-                confidence=0.6,
-                evidence=[*evidence, class_evidence(["plugin_fallback_socket"])],
-                fixes=[
-                    Fix(
-                        title="Use the fabric's RDMA if the machines have one",
-                        detail="InfiniBand or RoCE needs /dev/infiniband in the container, EFA the "
-                        "aws-ofi-nccl plugin. Without one, several sockets a NIC help on fast "
-                        "Ethernet.",
-                        code="export NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4",
-                    )
-                ],
+                title=fallback.title,
+                severity="critical",
+                confidence=0.9,
+                evidence=[seen, fallback.evidence, class_evidence([fallback.kind])],
+                fixes=[fallback.fix],
             )
         ]
-    evidence.append(class_evidence(classes))
     return [
         finding(
             cause="nccl-config",
-            title=title,
-            severity="critical",
-            confidence=0.9,
-            evidence=evidence,
-            fixes=[fix],
+            title="Nodes talk over TCP sockets: no RDMA device is usable",
+            severity="info",
+            confidence=0.6,
+            evidence=[seen, class_evidence(["plugin_fallback_socket"])],
+            fixes=[
+                Fix(
+                    title="Use the fabric's RDMA if the machines have one",
+                    detail="InfiniBand or RoCE needs /dev/infiniband in the container, EFA the "
+                    "aws-ofi-nccl plugin. Without one, several sockets a NIC help on fast "
+                    "Ethernet.",
+                    code="export NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4",
+                )
+            ],
         )
     ]
+
+
+def _switched_off(log: CommLog) -> _Fallback | None:
+    """RDMA that the environment forbids."""
+    variables = Facts(log).variables
+    off = (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket"))
+    variable = next((name for name, value in off if variables.get(name) == value), None)
+    if variable is None:
+        return None
+    line = next((e.line for e in log.env if e.variable == variable), 0)
+    return _Fallback(
+        row_evidence(log, line, None, f"{variable} is {variables[variable]}"),
+        "env_disables_ib",
+        f"{variable} switches RDMA off: nodes talk over TCP",
+        Fix(
+            title=f"Unset {variable}",
+            detail="Then look for `NET/IB : Using` in the log.",
+            code=f"unset {variable}",
+        ),
+    )
+
+
+def _not_taken(log: CommLog) -> _Fallback | None:
+    """RDMA devices that NCCL lists and does not use."""
+    for fact in log.facts_of("rdma_devices"):
+        devices = fact.fields.get("devices", "")
+        if "[0]" in devices:
+            there = f"RDMA devices are there:{devices[:120]}"
+            return _Fallback(
+                row_evidence(log, fact.line, fact.process, there),
+                "plugin_fallback_socket",
+                "Nodes talk over TCP although RDMA is there",
+                Fix(
+                    title="Find out why this rank did not take RDMA",
+                    detail="Compare NCCL_IB_HCA, the container's devices and the plugin with a "
+                    "rank that did.",
+                    code="ibv_devinfo; ls /dev/infiniband",
+                ),
+            )
+    return None
 
 
 def findings_from_interface(log: CommLog) -> list[Finding]:
