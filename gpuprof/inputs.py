@@ -39,6 +39,9 @@ _LIBRARY_TALKS = re.compile(
 )
 """What NCCL says, and what PyTorch says where ranks do not meet, which NCCL need not precede."""
 
+_JSON = re.compile(r'\s*[\[{][\s\[{]*"')
+"""How a file of JSON begins; a trainer that prints its dictionaries writes `{'loss': …`."""
+
 TALK_HEAD_BYTES = 4 << 20
 TALK_TAIL_BYTES = 1 << 20
 """How much of a text that is nothing else is searched for such lines, from its beginning and before
@@ -283,7 +286,7 @@ def _talks(path: Path, start: bytes) -> bool:
     """Whether NCCL or PyTorch's process group say something at either end of a log. In data, which
     JSON is, they are quoted: that counts at its beginning only."""
     text = text_of(start)
-    if text.lstrip().startswith(("{", '["', "[{")):
+    if _JSON.match(text) is not None:
         text = text[:SNIFF_BYTES]
     elif _LIBRARY_TALKS.search(text) is None and len(start) == TALK_HEAD_BYTES:
         text = text_of(tail(path, TALK_TAIL_BYTES))

@@ -246,12 +246,13 @@ JOINED = "DistStoreError: Timed out after 301 seconds waiting for clients. 3/4 c
 @pytest.mark.parametrize("said", [JOINED, NCCL], ids=["rendezvous", "nccl"])
 @pytest.mark.parametrize("before", [100_000, 5_000_000])
 @pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("line", ["loading shard 17 of 512\n", "{'loss': 2.5, 'epoch': 1}\n"])
 def test_a_job_that_talks_long_before_its_library(
-    tmp_path: Path, said: str, before: int, packed: bool
+    tmp_path: Path, said: str, before: int, packed: bool, line: str
 ) -> None:
     """What ends a job stands behind everything that it wrote before."""
     path = tmp_path / "job.log"
-    data = ("loading shard 17 of 512\n" * (before // 24) + said).encode()
+    data = (line * (before // len(line)) + said).encode()
     path.write_bytes(gzip.compress(data) if packed else data)
     assert gather([path]).nccl_logs == [path]
 
