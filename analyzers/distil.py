@@ -43,7 +43,9 @@ def build_program(
         host: What the host was doing.
         cost: What the profiler cost it.
     """
-    if not np.count_nonzero(launches.known[events]) > LEAST_KNOWN * len(events):
+    # What was launched before the window lacks nothing: a host far ahead leaves a lot of it.
+    own = events[~launches.backlog[events]]
+    if not np.count_nonzero(launches.known[own]) > LEAST_KNOWN * len(own):
         return None
     launches, launched, backlog = _with_every_launch(events, launches)
     span = _choose_steps(steps, launched, launches, host)
@@ -95,7 +97,7 @@ def build_program(
     lag = np.maximum(start - ready_ns, -turnaround)
 
     waits, tail, call, queue_wait, wait_events = host_items.find_waits(
-        items, stream, start, end, ready
+        items, stream, start, end, ready, np.sort(launches.end_ns[before])
     )
     work, profiler = host_items.work_between(items, host, host_from, cost)
     step_of_item = np.clip(
@@ -143,19 +145,19 @@ def build_program(
 def _with_every_launch(events: I64, launches: Launches) -> tuple[Launches, I64, I64]:
     """Gives an event whose launch was not recorded the launch of the event before it.
 
-    Returns the completed launches, the events that have one now, and those that began before any
-    launch was recorded: work from before the window.
+    Returns the completed launches, the events that have one now, and the work from before the
+    window.
     """
-    known = launches.known[events]
+    known, older = launches.known[events], launches.backlog[events]
     position = np.maximum.accumulate(np.where(known, np.arange(len(events)), -1))
-    launched = events[position >= 0]
-    giver = events[position[position >= 0]]
+    launched = events[~older]
+    giver = events[position[~older]]
     row, call_start = launches.row.copy(), launches.call_start_ns.copy()
     call_end, lane = launches.call_end_ns.copy(), launches.lane.copy()
     for field in (row, call_start, call_end, lane):
         field[launched] = field[giver]
     complete = replace(launches, row=row, call_start_ns=call_start, call_end_ns=call_end, lane=lane)
-    return complete, launched, events[position < 0]
+    return complete, launched, events[older]
 
 
 def _choose_steps(

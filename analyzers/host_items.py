@@ -130,9 +130,20 @@ def arrivals(items: Items, host: HostActivity, host_from: int, step_ns: float) -
 
 
 def find_waits(
-    items: Items, stream: I64, start: I64, end: I64, ready: I64
+    items: Items, stream: I64, start: I64, end: I64, ready: I64, older_ends: I64
 ) -> tuple[Bools, I64, I64, Bools, dict[int, tuple[int, ...]]]:
-    """Which calls wait, for which events, and what they cost beside it."""
+    """Which calls wait, for which events, and what they cost beside it.
+
+    A launch that waited for its place in the queue until work from before the window was done waits
+    for nothing here: with a quicker device that work would have been done earlier as well, and
+    without one the host is that far ahead anyway.
+
+    Args:
+        items: The host's calls.
+        stream, start, end: Of the events.
+        ready: When each stream is free of older work.
+        older_ends: When older work ended, in order.
+    """
     n_items = len(items.start_ns)
     duration = items.end_ns - items.start_ns
     blocking = items.kind != NOT_BLOCKING
@@ -179,8 +190,12 @@ def find_waits(
             call[i] = min(int(duration[i]), usual)
     for i in np.flatnonzero(long_call).tolist():
         done = int(items.end_ns[i])
+        waited_from = max(done - WAITED_FOR_NS, int(items.start_ns[i]))
         k = int(np.searchsorted(ends_sorted, done, side="right")) - 1
-        if k < 0 or ends_sorted[k] < max(done - WAITED_FOR_NS, int(items.start_ns[i])):
+        if k < 0 or ends_sorted[k] < waited_from:
+            older = int(np.searchsorted(older_ends, done, side="right")) - 1
+            if older >= 0 and older_ends[older] >= waited_from:
+                call[i] = usual
             continue
         target = int(by_end[k])
         if target >= int(launched[i]) - int(items.count[i]):

@@ -39,6 +39,7 @@ class Launches:
     start_ns, end_ns: the event on the device, with the clock error taken out.
     lane: the launching thread's lane, -1 where unknown.
     from_graph: the launch was a graph's, which stands for many events.
+    backlog: launched before the recording began, by a host that was ahead.
     skew_ns: what was added to device times so that no event starts before its launch.
     impossible: how many events still start before their launch by more than the noise.
     """
@@ -50,6 +51,7 @@ class Launches:
     end_ns: I64
     lane: I64
     from_graph: Bools
+    backlog: Bools
     skew_ns: int
     impossible: int
 
@@ -93,6 +95,7 @@ def find_launches(trace: Trace) -> Launches:
         end_ns=start + skew + trace.dur_ns[rows],
         lane=lane.astype(np.int64),
         from_graph=from_graph,
+        backlog=_backlog(trace, known),
         skew_ns=skew,
         impossible=int(np.count_nonzero(early > skew + SKEW_NOISE_NS)),
     )
@@ -120,6 +123,30 @@ def _join(trace: Trace, rows: I64, runtime: I64) -> I64:
         begun = candidates[trace.start_ns[candidates] <= trace.start_ns[rows[event]]]
         found[event] = begun[-1] if len(begun) else candidates[0]
     return found
+
+
+def _backlog(trace: Trace, known: Bools) -> Bools:
+    """Which events were launched before the recording began, (n_device,).
+
+    A stream works in the order of the launches. So what comes in it before its first event with a
+    recorded launch is older than that one, even where another stream has gone on to new work
+    meanwhile: a receive can be under way long before the step ends that it was launched in. A
+    stream without any recorded launch is judged by the first one of its device.
+    """
+    if known.all() or not known.any():
+        return np.zeros(len(known), np.bool_)
+    n, place = len(known), np.arange(len(known))
+    _, device = np.unique(trace.device.device, return_inverse=True)
+    names, stream = np.unique(trace.device.stream, return_inverse=True)
+    line = device * len(names) + stream
+    first_of_device = np.full(int(device.max()) + 1, n)
+    first_of_line = np.full(int(line.max()) + 1, n)
+    np.minimum.at(first_of_device, device[known], place[known])
+    np.minimum.at(first_of_line, line[known], place[known])
+    first_of_device[first_of_device == n] = 0
+    first = np.where(first_of_line[line] < n, first_of_line[line], first_of_device[device])
+    older: Bools = ~known & (place < first)
+    return older
 
 
 def _skew(early_ns: I64) -> int:

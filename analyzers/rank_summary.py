@@ -87,14 +87,9 @@ class RankSummary:
 def _from_before(account: RankAccount, event: I64) -> NDArray[np.bool_]:
     """Collectives that a host far ahead had launched before the window, (n,): they run inside it,
     more of them on a rank that is further ahead, and would be matched with those of other steps."""
-    launches = account.launches
-    known = launches.known
     result = np.zeros(len(event), np.bool_)
-    if known.any():
-        first = int(launches.start_ns[known].min())
-        on_device = event >= 0
-        own = event[on_device]
-        result[on_device] = ~known[own] & (launches.start_ns[own] < first)
+    on_device = event >= 0
+    result[on_device] = account.launches.backlog[event[on_device]]
     return result
 
 

@@ -168,9 +168,9 @@ def steps_on_device(
     issued = np.where(known, launches.call_start_ns[events], launches.start_ns[events])
     step = np.searchsorted(issued_start, issued, side="right") - 1
     inside = (step >= 0) & (issued < issued_end[-1])
-    if known.any():
-        # What a host far ahead had launched before the window runs inside it, and is no step's.
-        inside[: int(np.argmax(known))] = False
+    # What a host far ahead had launched before the window runs inside it, and is no step's.
+    older = launches.backlog[events]
+    inside &= ~older
     counts = np.bincount(step[inside], minlength=n_steps)
     last_end = np.zeros(n_steps, np.int64)
     np.maximum.at(last_end, step[inside], launches.end_ns[events][inside])
@@ -179,20 +179,11 @@ def steps_on_device(
     # The host's work after the last kernel belongs to the last step, as it does to all others.
     end[-1] = max(int(end[-1]), int(issued_end[-1]))
     start = np.concatenate(([issued_start[0]], end[:-1]))
-    backlog = _backlog_end(launches, events)
+    backlog = int(launches.end_ns[events][older].max(initial=0))
     if backlog > start[0]:
         # The device was still busy with work from before the window.
         start[0] = min(backlog, int(end[0]))
     return _judged(marks, start, end, counts, missing, loading)
-
-
-def _backlog_end(launches: Launches, events: I64) -> int:
-    """When the work ended whose launches lie before the recording; 0 where there was none."""
-    known = launches.known[events]
-    if known.all() or not known.any():
-        return 0
-    older = events[: int(np.argmax(known))]
-    return int(launches.end_ns[older].max(initial=0))
 
 
 def _explicit(trace: Trace, host: Bools, pattern: re.Pattern[str], source: Source) -> Marks | None:

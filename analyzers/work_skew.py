@@ -225,9 +225,11 @@ def find_bubble(accounts: Sequence[RankAccount]) -> Bubble | None:
             continue
         table = exposed_collectives(account)
         found = table.collectives
-        mine = table.mine[found.kind[table.mine] == int(CollectiveKind.SEND_RECV)]
-        if not len(mine):
+        if not (found.kind[table.mine] == int(CollectiveKind.SEND_RECV)).any():
             continue
+        # A receive is under way long before the step that it is waited for in: all of them count,
+        # each with its part in the accounted steps.
+        mine = found.kind == int(CollectiveKind.SEND_RECV)
         stages += 1
         budget = account.main.budget
         spans = intersect(

@@ -41,6 +41,31 @@ def test_a_kernel_without_a_recorded_launch_is_unknown_and_counts_for_nothing() 
     assert len(found.run_ahead_ns) == 1
 
 
+def test_what_was_launched_before_the_window_is_told_by_its_own_stream() -> None:
+    """The receive of the first recorded step is under way while kernels of the step before still
+    compute. A kernel whose launch is lost later on is no such work."""
+    trace = TraceBuilder()
+    trace.launch_kernel("old", start_us=0, dur_us=20)
+    trace.launch_kernel("recv", launch_us=5, start_us=15, dur_us=60, stream=20)
+    trace.launch_kernel("old", start_us=20, dur_us=30)
+    trace.launch_kernel("new", launch_us=10, start_us=75, dur_us=10)
+    trace.launch_kernel("lost", start_us=85, dur_us=10)
+    assert find_launches(trace.trace()).backlog.tolist() == [True, False, True, False, False]
+
+
+def test_a_stream_without_recorded_launches_goes_by_its_device() -> None:
+    trace = TraceBuilder()
+    trace.launch_kernel("before", start_us=0, dur_us=5, stream=9)
+    trace.launch_kernel("k", launch_us=2, start_us=10, dur_us=5)
+    trace.launch_kernel("after", start_us=20, dur_us=5, stream=9)
+    assert find_launches(trace.trace()).backlog.tolist() == [True, False, False]
+
+
+def test_without_any_recorded_launch_nothing_is_known_to_be_older() -> None:
+    trace = TraceBuilder().launch_kernel("a", start_us=0, dur_us=5)
+    assert find_launches(trace.trace()).backlog.tolist() == [False]
+
+
 def test_a_graph_launch_stands_for_all_its_kernels() -> None:
     trace = TraceBuilder().launch_graph([("a", 50, 5), ("b", 56, 5), ("c", 62, 5)], launch_us=10)
     found = find_launches(trace.trace())

@@ -149,6 +149,42 @@ def test_work_from_before_the_window_only_occupies_its_stream() -> None:
     assert program.stream_ready_ns.tolist() == [job.trace.ns(3_000)]
 
 
+def test_a_host_that_is_many_steps_ahead_is_replayed_all_the_same() -> None:
+    """Most kernels in its window were launched before it: only their launches are not recorded."""
+    job = Job()
+    for number in range(20):
+        job.trace.launch_kernel("backlog", start_us=1_000 * number, dur_us=1_000)
+    job.free[7] = 20_000
+    training(4, job=job)
+    program = program_of(job)
+    assert len(program.dur_ns) == 4
+    assert program.measured_ns.tolist() == [1_000_000] * 4
+
+
+def test_a_wait_for_a_place_behind_older_work_is_no_work_of_the_host() -> None:
+    """The launch queue is full of work from before the window: the first launch of each step
+    returns when a millisecond of that is done. Quicker kernels would have made room sooner."""
+    trace = TraceBuilder()
+    for number in range(20):
+        trace.launch_kernel("older", start_us=1_000 * number, dur_us=1_000)
+    for number in range(6):
+        begun, runs = 1_000.0 * number + 10, 20_000.0 + 1_000 * number
+        trace.step(number, start_us=begun, dur_us=1_000)
+        trace.launch_kernel("k", launch_us=begun + 5, launch_dur_us=986, start_us=runs, dur_us=250)
+        for i in range(1, 4):
+            trace.launch_kernel(
+                "k",
+                launch_us=begun + 990 + 2.5 * i,
+                launch_dur_us=2,
+                start_us=runs + 250 * i,
+                dur_us=250,
+            )
+    program = program_of(trace)
+    assert replay(program).mean_ns == pytest.approx(1_000_000, rel=0.01)
+    halved = Change(device_ns=program.dur_ns // 2)
+    assert replay(program, halved).mean_ns == pytest.approx(500_000, rel=0.01)
+
+
 def test_an_event_without_its_launch_goes_with_the_one_before() -> None:
     job = training(4, settled=True)
     job.trace.launch_kernel("lost", start_us=500, dur_us=0.5, stream=99)

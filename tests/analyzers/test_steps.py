@@ -154,6 +154,19 @@ def test_backlog_from_before_the_window_is_not_the_first_steps() -> None:
     assert steps.keep.all()
 
 
+def test_backlog_that_a_receive_has_overtaken_is_not_the_first_steps_either() -> None:
+    """The first recorded receive begins on its own stream while older work still runs."""
+    trace = TraceBuilder()
+    trace.launch_kernel("old", start_us=0, dur_us=500)
+    trace.launch_kernel("old", start_us=500, dur_us=500)
+    for number in range(4):
+        issued, due = 50 * number, 1_000 + 200 * number
+        trace.step(number, start_us=issued, dur_us=50)
+        trace.launch_kernel("recv", launch_us=issued + 5, start_us=due - 60, dur_us=160, stream=20)
+        trace.launch_kernel("k", launch_us=issued + 20, start_us=due + 100, dur_us=100)
+    assert lengths_us(steps_of(trace)) == [200.0] * 4
+
+
 def test_a_kernel_that_ends_after_its_span_belongs_to_the_step_that_launched_it() -> None:
     trace = TraceBuilder()
     for i in range(4):

@@ -178,6 +178,35 @@ def test_a_bubble_is_measured_against_the_ideal_one() -> None:
     msgspec.json.encode(found)
 
 
+def early_receives() -> list[TraceBuilder]:
+    """Two stages that take turns in computing, 200 µs a step, with hosts far ahead: a receive is
+    under way while the step before is still computed, and the first one so before the window."""
+    traces = []
+    for rank in range(2):
+        trace = TraceBuilder(rank=rank, world_size=2)
+        begun = 1_000.0 + 100 * rank
+        trace.launch_kernel(GEMM, start_us=begun - 100, dur_us=100)
+        for number in range(4):
+            issued, due = 50.0 * number, begun + 200 * number
+            trace.step(number, start_us=issued, dur_us=50)
+            trace.launch_collective(
+                "recv", launch_us=issued + 5, start_us=due - 60, dur_us=160, kernel=P2P
+            )
+            trace.launch_kernel(GEMM, launch_us=issued + 20, start_us=due + 100, dur_us=100)
+        traces.append(trace)
+    return traces
+
+
+def test_a_bubble_is_whole_where_receives_begin_before_their_step() -> None:
+    """Half of each step is one bubble; what of it began before the first step is no other
+    communication that a faster network would shorten."""
+    run = view(*early_receives())
+    found = imbalance.judge(run)
+    assert isinstance(found, Finding)
+    assert found.share == pytest.approx(0.5, abs=0.01)
+    assert isinstance(nccl_wait.judge(run), RuledOut)
+
+
 def test_more_micro_batches_make_the_bubble_smaller() -> None:
     assert bubble_frac(4, 4) == pytest.approx(3 / 7)
     assert bubble_frac(4, 57) == pytest.approx(0.05)
