@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from gpuprof.commlog import CommLog
     from gpuprof.readers.flight_recorder import FlightRecords
     from gpuprof.readers.ras import RasReport
-    from gpuprof.readers.topology import Topology
     from gpuprof.readers.xid import XidEvent, XidLog
     from gpuprof.samples import Samples
     from gpuprof.stacks import RankStacks
+    from gpuprof.topology import Topology
 
 
 SAME_GAIN = 0.01

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from gpuprof.commlog import CommLog
     from gpuprof.readers.flight_recorder import FlightRecords
     from gpuprof.readers.ras import RasReport
-    from gpuprof.readers.topology import Topology
     from gpuprof.readers.xid import XidLog
     from gpuprof.samples import Samples
     from gpuprof.stacks import RankStacks
+    from gpuprof.topology import Topology
 
 HASH_CHUNK_BYTES = 1 << 20
 LEFT_OUT = "; it is left out"

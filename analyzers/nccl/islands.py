@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 from gpuprof.diagnosis import Evidence
-from gpuprof.readers.topology import Topology
+from gpuprof.topology import Topology
 
 SOURCE = "topology"
 

@@ -8,7 +8,7 @@ from gpuprof.analyzers.nccl.evidence import class_evidence, finding, rank_list
 from gpuprof.analyzers.nccl.islands import SOURCE, fact, gpu_links, is_fast, nvlink_islands
 from gpuprof.commlog import CommLog, Communicator
 from gpuprof.diagnosis import Finding, Fix
-from gpuprof.readers.topology import Topology, link_rank
+from gpuprof.topology import Topology, link_rank
 
 MAX_TENSOR_PARALLEL = 8
 """Communicators up to this size inside a host are taken for tensor-parallel groups."""

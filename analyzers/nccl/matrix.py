@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.commlog import CommLog
-from gpuprof.readers.topology import Topology
+from gpuprof.topology import Topology
 
 SLOWNESS = ("p2p", "shm", "net", "collnet")
 """Transports from fast to slow; a pair that uses several is as fast as its slowest channel."""

@@ -14,7 +14,7 @@ from gpuprof.analyzers.nccl.job_placement import findings_from_placement
 from gpuprof.commlog import CommLog
 from gpuprof.counted import counted
 from gpuprof.diagnosis import Finding, Fix
-from gpuprof.readers.topology import Topology, link_rank
+from gpuprof.topology import Topology, link_rank
 
 HGX_GPUS = 8
 """Boards with eight GPUs and a NIC beside each are NVSwitch boards."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from gpuprof.errors import InputError
-from gpuprof.readers.topology import Topology
+from gpuprof.topology import Topology
 
 MAX_DEPTH = 64
 """PCIe trees are below 16 levels."""

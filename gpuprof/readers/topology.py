@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
 
 from gpuprof.errors import InputError
 from gpuprof.readers.files import head
+from gpuprof.readers.nccl_xml import parse_nccl_xml
 from gpuprof.readers.text import text_of
+from gpuprof.topology import Topology
 
 MAX_TOPOLOGY_BYTES = 8 << 20
 """NCCL's XML of a 72-GPU domain is below 1 MB."""
@@ -27,62 +28,6 @@ DEVICE = (
 CELL = re.compile(r"NV\d+|NODE|PIX|PXB|PHB|SYS|SOC|PSB|C2C|XGMI|PCIE|(?<![A-Z])X(?![A-Z])")
 P2P_CELL = re.compile(r"CNS|GNS|TNS|OK|NS|DR|U|X")
 AFFINITY = re.compile(r"\d+(?:[,\-]\d+)*|N/A")
-
-LINK_ORDER: tuple[str, ...] = (
-    "NV",
-    "XGMI",
-    "C2C",
-    "PIX",
-    "PSB",
-    "PXB",
-    "PCIE",
-    "PHB",
-    "NODE",
-    "SYS",
-)
-"""Links from near to far: NVLink, one PCIe bridge, several, the host bridge, between host bridges
-of a NUMA node, across sockets (SOC in old drivers)."""
-
-
-@dataclass(slots=True)
-class Topology:
-    """Devices of one host. `links` and `p2p` are keyed by ordered pairs of device names.
-
-    `links` holds NV# (NV alone: number unknown), XGMI, PIX, PSB, PXB, PHB, NODE, SYS,
-    C2C or PCIE; `p2p` holds OK, NS, CNS, GNS, TNS, DR or U. `nic_names` maps NIC# to its device.
-    `complete` is False when rows of GPUs in the header are missing. `bus` maps a GPU to its PCI id.
-    """
-
-    source: str
-    path: str
-    devices: tuple[str, ...] = ()
-    links: dict[tuple[str, str], str] = field(default_factory=dict)
-    p2p: dict[tuple[str, str], str] = field(default_factory=dict)
-    cpu_affinity: dict[str, str] = field(default_factory=dict)
-    numa: dict[str, str] = field(default_factory=dict)
-    nic_names: dict[str, str] = field(default_factory=dict)
-    bus: dict[str, str] = field(default_factory=dict)
-    complete: bool = True
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        return tuple(device for device in self.devices if device.startswith("GPU"))
-
-    @property
-    def nics(self) -> tuple[str, ...]:
-        return tuple(device for device in self.devices if not device.startswith("GPU"))
-
-    def link(self, a: str, b: str) -> str | None:
-        """The link of two devices, from either row."""
-        return self.links.get((a, b)) or self.links.get((b, a))
-
-
-def link_rank(link: str) -> int:
-    """Position in `LINK_ORDER`, 0 the nearest."""
-    if link.startswith("NV"):
-        return 0
-    return LINK_ORDER.index("SYS" if link == "SOC" else link)
 
 
 def read_topology(path: str | os.PathLike[str]) -> Topology:
@@ -97,8 +42,6 @@ def read_topology(path: str | os.PathLike[str]) -> Topology:
             f"{path} is larger than {MAX_TOPOLOGY_BYTES >> 20} MiB", hint="no topology is"
         )
     if re.search(rb"<system\b|<\?xml", data[:4096]):
-        from gpuprof.readers.nccl_xml import parse_nccl_xml
-
         return parse_nccl_xml(data, str(path))
     topology = parse_topology(text_of(data), str(path))
     if topology is None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fixtures.nccl_cases import CASES
 from gpuprof.errors import InputError
-from gpuprof.readers.topology import link_rank, parse_topology, read_topology
+from gpuprof.readers.topology import parse_topology, read_topology
+from gpuprof.topology import link_rank
 
 TABS = (
     "\tGPU0\tGPU1\tmlx5_0\tCPU Affinity\tNUMA Affinity\n"

@@ -9,7 +9,8 @@ from gpuprof.analyzers.nccl.evidence import cause_classes
 from gpuprof.analyzers.nccl.islands import nvlink_islands
 from gpuprof.analyzers.nccl.placement import findings_from_topology
 from gpuprof.readers.nccl_log import read_nccl_log
-from gpuprof.readers.topology import Topology, parse_topology
+from gpuprof.readers.topology import parse_topology
+from gpuprof.topology import Topology
 
 
 def topology(rows: list[str], numa: list[int] | None = None, nics: int = 0) -> Topology:
