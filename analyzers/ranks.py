@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.collective_kinds import SYMMETRIC, CollectiveKind
+from gpuprof.analyzers.intervals import union
 from gpuprof.analyzers.lateness import LateRank, blame, decisive, find_late, split
 from gpuprof.analyzers.matching import Block, match
 from gpuprof.analyzers.passing_on import Waits, pass_on
@@ -72,7 +73,8 @@ class RankComparison:
     """What comparing ranks shows; arrays (n_ranks,) in the order of `ranks`.
 
     total_ns: accounted time of each rank. wait_ns, transfer_ns: its matched collectives, split.
-    exposed_wait_ns: the part of the wait with no other kernel beside it. n_last: in how many of
+    exposed_wait_ns: time of waiting with no other kernel beside it, once where collectives wait
+    side by side, as the host's back ends do. n_last: in how many of
     `n_decisive` collectives it came last. blame_share: what it costs the others, as a share of the
     step. late: accused ranks, the costliest first. suspects: ranks that cost as much, but not
     oftener than chance may have it. matched, unmatched: collectives of the first
@@ -111,12 +113,16 @@ class RankComparison:
 
     def wait_fracs(self) -> dict[int, float]:
         """Rank -> share of its accounted time spent in nothing but waiting for another rank."""
-        shares = self.exposed_wait_ns / np.maximum(self.total_ns, 1.0)
-        return {rank: round(float(s), 6) for rank, s in zip(self.ranks, shares, strict=True)}
+        shares = self._shares().tolist()
+        return {rank: round(s, 6) for rank, s in zip(self.ranks, shares, strict=True)}
 
     def wait_frac(self) -> float:
         """Mean share of the step spent in nothing but waiting for another rank, over ranks."""
-        return float(np.mean(self.exposed_wait_ns / np.maximum(self.total_ns, 1.0)))
+        return float(np.mean(self._shares()))
+
+    def _shares(self) -> F64:
+        """A wait that outlasts the last accounted step counts up to its end."""
+        return np.minimum(self.exposed_wait_ns / np.maximum(self.total_ns, 1.0), 1.0)
 
     def transfer_frac(self) -> float:
         """Mean share of the step that transfers take, exposed or not."""
@@ -158,7 +164,7 @@ def compare_summaries(summaries: Sequence[RankSummary]) -> RankComparison:
         ranks=ranks,
         total_ns=own,
         wait_ns=np.array([t.wait_ns.sum() for t in tables]),
-        exposed_wait_ns=np.array([t.exposed_wait_ns.sum() for t in tables]),
+        exposed_wait_ns=np.array([_only_waiting_ns(t) for t in tables]),
         transfer_ns=np.array([t.transfer_ns.sum() for t in tables]),
         n_last=last,
         n_decisive=of.astype(np.int64),
@@ -292,6 +298,13 @@ def _in_order(one: RankSummary, parts: list[tuple[I64, F64, F64, F64, F64]]) -> 
     columns = [np.concatenate([part[k] for part in parts])[order] for k in range(1, 5)]
     place = place[order]
     return RankWaits(one.event[place], one.start_ns[place], *columns)
+
+
+def _only_waiting_ns(waits: RankWaits) -> float:
+    """Time in which a rank only waits for others, each stretch once. A collective waits first and
+    transfers then, so the exposed part is taken for the first part of it."""
+    end = waits.start_ns + np.rint(waits.exposed_wait_ns).astype(np.int64)
+    return float(union(waits.start_ns, end).lengths.sum())
 
 
 def _transfers(summaries: Sequence[RankSummary], one: Waits) -> Transfers:

@@ -56,7 +56,7 @@ Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.000001)]
 that was written by hand must not pass a gate with a share below nothing."""
 
 Sum = Annotated[float, msgspec.Meta(ge=0.0)]
-"""Parts of a whole that may overlap, added up: they can pass it."""
+"""A share that older versions wrote as a sum of parts that may overlap: it could pass the whole."""
 
 Milliseconds = Annotated[float, msgspec.Meta(ge=0.0)]
 """A length of time, checked where a diagnosis is read."""
@@ -233,9 +233,8 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One rank on one device: its own budget and steps.
 
     `device` is the device's name, `device_index` its ordinal in the process (-1: the CPU is the
-    device). `step_ms` has one value a step. `wait_frac` is time in collectives spent waiting for
-    another rank, those that run side by side added up, None when there are no other ranks to
-    compare with. `trace` is the input's index.
+    device). `step_ms` has one value a step. `wait_frac` is time spent in nothing but waiting for
+    another rank, None when there are no other ranks to compare with. `trace` is the input's index.
     """
 
     rank: int

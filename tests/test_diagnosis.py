@@ -154,8 +154,8 @@ def test_any_finding_survives_the_round_trip(finding: Finding) -> None:
 BASE: Diagnosis = diagnosed(cpu_training(2))
 
 
-def test_waits_side_by_side_may_add_up_to_more_than_the_step() -> None:
-    """A job of four gloo ranks added up to more: what gpuprof writes it must read."""
+def test_a_diagnosis_with_waits_added_up_is_still_read() -> None:
+    """Waits side by side once counted twice, which for four gloo ranks was more than the step."""
     document = json.loads(to_json(diagnosed(training(2))))
     document["ranks"][0]["wait_frac"] = 1.02
     assert from_json(json.dumps(document).encode()).ranks[0].wait_frac == 1.02

@@ -161,6 +161,15 @@ def test_only_symmetric_operations_are_split(kind: CollectiveKind) -> None:
     assert found.wait_fracs() == {0: 0.0, 1: 0.0, 2: 0.0}
 
 
+def test_waits_side_by_side_are_one_stretch_of_time() -> None:
+    """gloo runs several collectives at once: a rank that waits in two of them waits once."""
+    waits = rank_of(0, [800.0, 800.0], starts=[0.0, 100.0])
+    found = compare_summaries([waits, rank_of(1, [10.0, 10.0], starts=[790.0, 890.0])])
+    assert found.wait_ns.tolist() == [1_580_000, 0]
+    assert found.exposed_wait_ns.tolist() == [890_000, 0]
+    assert found.wait_fracs() == {0: 0.445, 1: 0.0}
+
+
 def test_communicators_are_compared_each_for_itself() -> None:
     """Ranks 0 and 1 wait for each other, 2 and 3 for each other."""
     left, right = Communicator("1", (0, 1), 2), Communicator("2", (2, 3), 2)
