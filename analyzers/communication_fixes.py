@@ -56,7 +56,7 @@ def communication_fixes(
     elif facts.ddp:
         fixes.append(_buckets(small))
     elif facts.fsdp:
-        fixes.append(_prefetch())
+        fixes.append(_prefetch(fully_shard=facts.fully_shard))
     else:
         fixes.append(_fewer_and_larger(small))
     reduces = table.main_kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.UNKNOWN)
@@ -109,16 +109,32 @@ def _buckets(small: bool) -> Fix:
     )
 
 
-def _prefetch() -> Fix:
+def _prefetch(*, fully_shard: bool) -> Fix:
+    title = "Gather the next layer's parameters while this one computes"
+    cost = "memory for one more layer; a copy of the state per node"
+    if fully_shard:
+        return Fix(
+            title=title,
+            detail="fully_shard can be told which layers to fetch ahead in each pass; a mesh of two"
+            " dimensions, replicated between nodes and sharded inside them, sends less between"
+            " nodes.",
+            code="mesh = init_device_mesh(\n"
+            '    "cuda", (nodes, gpus_per_node), mesh_dim_names=("replicate", "shard"))\n'
+            "fully_shard(layer, mesh=mesh)                      # each layer, then the model\n"
+            "for layer, following in itertools.pairwise(layers):\n"
+            "    layer.set_modules_to_forward_prefetch([following])\n"
+            "    following.set_modules_to_backward_prefetch([layer])",
+            cost=cost,
+        )
     return Fix(
-        title="Gather the next layer's parameters while this one computes",
+        title=title,
         detail="FSDP can fetch one layer ahead in both passes. limit_all_gathers=False lets it run"
         " further ahead; sharding inside a node only (HYBRID_SHARD) sends less between nodes.",
         code="FullyShardedDataParallel(\n    model,\n"
         "    backward_prefetch=BackwardPrefetch.BACKWARD_PRE,\n    forward_prefetch=True,\n"
         "    limit_all_gathers=True,  # False if memory allows it\n"
         "    sharding_strategy=ShardingStrategy.HYBRID_SHARD,\n)",
-        cost="memory for one more layer; a copy of the state per node",
+        cost=cost,
     )
 
 

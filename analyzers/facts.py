@@ -22,7 +22,9 @@ _FUSED_OPTIMIZER = re.compile(r"aten::_fused_(adam|adamw|sgd|adagrad)")
 _FOREACH = re.compile(r"aten::_foreach_")
 _OPTIMIZER = re.compile(r"Optimizer\.step#(\w+)\.step")
 _FSDP = re.compile(r"FSDP::|FullyShardedDataParallel|aten::_chunk_cat|fsdp::")
+_FULLY_SHARD = re.compile(r"FSDP::")
 _DDP = re.compile(r"DistributedDataParallel\.forward")
+_SCALER = re.compile(r"aten::_amp_(foreach_non_finite_check_and_unscale|update_scale)_")
 _RECOMPUTE = re.compile(r"CheckpointFunction|.*torch[/\\]utils[/\\]checkpoint\.py\(")
 
 
@@ -33,7 +35,9 @@ class RunFacts:
     cores: of the machine, where the recording says. loader_workers: 0 for a loader in the main
     process, 1 for "some", None where no loader was seen. pinned_input: whether copies to the
     device come from pinned memory, None without such copies. dtype: the type that most matrix work
-    uses. peak_bytes, device_bytes: of device memory, None where not recorded.
+    uses. fsdp: parameters are sharded; fully_shard: by the function of that name (FSDP2), which has
+    other knobs than the wrapper. scaled: GradScaler is in use. peak_bytes, device_bytes: of device
+    memory, None where not recorded.
     """
 
     cores: int | None
@@ -47,6 +51,8 @@ class RunFacts:
     optimizer_fused: bool | None
     ddp: bool
     fsdp: bool
+    fully_shard: bool
+    scaled: bool
     recomputes: bool
     backward: bool
     peak_bytes: int | None
@@ -86,6 +92,8 @@ def find_facts(account: RankAccount, roofline: RooflineSummary, cores: int | Non
         optimizer_fused=_optimizer_fused(names) if optimizer else None,
         ddp=any(map(_DDP.match, names)),
         fsdp=any(map(_FSDP.match, names)),
+        fully_shard=any(map(_FULLY_SHARD.match, names)),
+        scaled=any(map(_SCALER.match, names)),
         recomputes=any(map(_RECOMPUTE.match, names)),
         backward=any(name.startswith("autograd::engine::") for name in names),
         peak_bytes=int(allocated.max()) if len(allocated) else None,

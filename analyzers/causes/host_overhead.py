@@ -40,33 +40,22 @@ from gpuprof.analyzers.causes.base import (
     may_hide,
     too_little,
 )
-from gpuprof.analyzers.causes.small_batch import may_grow
 from gpuprof.analyzers.communication_fixes import named_ranks
 from gpuprof.analyzers.event_loop import told_waits, waiting_frac
+from gpuprof.analyzers.host_fixes import AHEAD_US, host_fixes
 from gpuprof.analyzers.idle_lines import idle_lines
 from gpuprof.analyzers.intervals import Spans, covered, subtract, union
 from gpuprof.analyzers.recorded_window import READY_FROM
 from gpuprof.analyzers.recurring import recurring_host_ns
 from gpuprof.analyzers.wording import microseconds, percent
 from gpuprof.counted import counted
-from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut
+from gpuprof.diagnosis import Evidence, Gain, NotJudged, Place, RuledOut
 from gpuprof.trace import Category
 
 ID = "host-overhead"
 
 BUCKETS = ("host", "allocator")
 
-FUSED_ON_GPU = ("Adam", "AdamW", "SGD")
-FUSED_ON_CPU = (*FUSED_ON_GPU, "Adagrad")
-"""The optimizers of PyTorch that take `fused=True`; Adagrad's was long for the CPU alone."""
-
-AHEAD_US = 100.0
-"""A launch itself takes 5 to 10 µs: a host that is ten of them ahead has a queue to draw on."""
-
-OPTIMIZER_FROM = 0.10
-"""An optimizer step that takes a tenth of the host's step is worth fusing."""
-
-_OPTIMIZER = re.compile(r"Optimizer\.step#")
 _COMPILING = re.compile(
     r".*(_compile\.compile_inner|compile_fx|CachingAutotuner|torch[/\\]_dynamo[/\\]convert_frame\.py)"
 )
@@ -135,7 +124,7 @@ def judge(run: RunView) -> Verdict:
             *_after_calls(run, share - waited),
             *told_waits(waiting, run.named_from),
         ],
-        fixes=_fixes(run, worst),
+        fixes=host_fixes(run, worst),
         where=_where(worst.lines),
         ranks=alone or run.ranks_with(*BUCKETS),
     )
@@ -378,95 +367,6 @@ def _ahead(median_us: float) -> str:
     if median_us <= AHEAD_US:
         return f"{text} starts: the host is not ahead of the device."
     return f"{text} starts, the other half earlier: the host falls behind only now and then."
-
-
-def _optimizer_share(rank: RankAccount) -> float:
-    """Share of the host's steps inside the optimizer."""
-    trace, steps = rank.trace, rank.main.steps
-    rows = np.flatnonzero(trace.name_mask(_OPTIMIZER.match) & (trace.lane == rank.host.main_lane))
-    spans = union(trace.start_ns[rows], trace.start_ns[rows] + trace.dur_ns[rows])
-    length = int((steps.host_end_ns - steps.host_start_ns).sum())
-    return int(covered(spans, steps.host_start_ns, steps.host_end_ns).sum()) / max(length, 1)
-
-
-def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
-    facts = run.facts
-    fixes: list[Fix] = []
-    if run.share("allocator") >= LEAST_GAIN:
-        fixes.append(
-            Fix(
-                title="Stop giving memory back to the driver",
-                detail="cudaMalloc and cudaFree stop the host, cudaFree the device as well. Remove"
-                " torch.cuda.empty_cache() from the loop; let segments grow instead.",
-                code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
-                cost="none",
-            )
-        )
-    if run.has_device and not facts.compiled:
-        replays = "" if facts.graphs else "; reduce-overhead replays the launches as a CUDA graph"
-        mode = "" if facts.graphs else ', mode="reduce-overhead"'
-        fixes.append(
-            Fix(
-                title="Compile the model",
-                detail="torch.compile fuses small operations and takes Python and the dispatcher"
-                f" out of the step{replays}.",
-                code=f"model = torch.compile(model{mode})",
-                cost="minutes of compilation; shapes should not change from step to step",
-            )
-        )
-    elif run.has_device and facts.compiled and not facts.graphs:
-        fixes.append(
-            Fix(
-                title="Let the compiled model replay its launches as a CUDA graph",
-                detail="The model is compiled, but its kernels are launched one by one.",
-                code='model = torch.compile(model, mode="reduce-overhead")',
-                cost="static shapes, and memory for the graph's private pool",
-            )
-        )
-    if run.has_device and not facts.graphs and not facts.compiled:
-        fixes.append(
-            Fix(
-                title="Or capture the step in a CUDA graph by hand",
-                detail="One launch then stands for all kernels of the step.",
-                code="graph = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(graph):\n"
-                "    static_output = model(static_input)\n…\n"
-                "static_input.copy_(batch)\ngraph.replay()",
-                cost="static shapes and addresses, no waiting for the device inside",
-            )
-        )
-    fusable = FUSED_ON_GPU if run.has_device else FUSED_ON_CPU
-    if facts.optimizer in fusable and facts.optimizer_fused is not True:
-        part = _optimizer_share(rank)
-        if part >= OPTIMIZER_FROM:
-            fixes.append(
-                Fix(
-                    title="Fuse the optimizer",
-                    detail=f"The optimizer takes {percent(part)} of the host's step.",
-                    code=f"torch.optim.{facts.optimizer}(model.parameters(), …, fused=True)",
-                    cost="none",
-                )
-            )
-    fixes.append(
-        Fix(
-            title="Do less Python in each step",
-            detail="Replace loops over tensors by one batched operation, torch._foreach_ functions"
-            " or a vectorized formula; build constant tensors once, outside the loop; log and check"
-            " every N steps.",
-            code="",
-            cost="rewriting the hot lines above",
-        )
-    )
-    if run.has_device and not facts.graphs and may_grow(run):
-        fixes.append(
-            Fix(
-                title="Give each launch more to do",
-                detail="A larger batch spreads the same host work over more samples, as long as"
-                " memory allows it.",
-                code="",
-                cost="memory; the learning rate may have to follow the batch",
-            )
-        )
-    return fixes
 
 
 def _where(rank: RankAccount) -> tuple[Place, ...]:

@@ -206,7 +206,7 @@ def _fixes(run: RunView, peaks: Peaks) -> list[Fix]:
     code = f'with torch.autocast("cuda", dtype=torch.{half}):\n    loss = loss_of(model(x), y)'
     if half == "float16" and run.facts.backward:
         code = (
-            'scaler = torch.amp.GradScaler("cuda")\n'
+            'scaler = torch.amp.GradScaler("cuda")   # torch.cuda.amp.GradScaler() before 2.3\n'
             + code
             + "\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()"
         )

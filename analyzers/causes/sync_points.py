@@ -45,6 +45,7 @@ from gpuprof.analyzers.causes.base import (
     too_little,
 )
 from gpuprof.analyzers.host import SAME_COPY_NS, Blocking
+from gpuprof.analyzers.host_fixes import FUSED_ON_GPU
 from gpuprof.analyzers.intervals import contains, covered
 from gpuprof.analyzers.operators import innermost
 from gpuprof.analyzers.places import lines_of
@@ -326,6 +327,9 @@ def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
                 cost="logged values come in blocks",
             )
         )
+    fusable = run.facts.optimizer in FUSED_ON_GPU and run.facts.optimizer_fused is not True
+    if scalars and run.facts.scaled and fusable:
+        fixes.append(_fused_under_a_scaler(run.facts.optimizer))
     if any("nonzero" in what or "masked" in what or "unique" in what for what in spelled):
         fixes.append(
             Fix(
@@ -371,6 +375,16 @@ def _fixes(run: RunView, rank: RankAccount) -> list[Fix]:
         )
     )
     return fixes
+
+
+def _fused_under_a_scaler(optimizer: str) -> Fix:
+    return Fix(
+        title="Take the fused optimizer under GradScaler",
+        detail="GradScaler.step() reads with `.item()` whether all gradients are finite, in each"
+        " step and for each optimizer; a fused one looks on the device.",
+        code=f"torch.optim.{optimizer}(model.parameters(), …, fused=True)",
+        cost="none",
+    )
 
 
 CAUSE = Cause(

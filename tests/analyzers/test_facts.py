@@ -94,6 +94,9 @@ def test_triton_kernels_mean_a_compiled_run() -> None:
     [
         ("DistributedDataParallel.forward", "ddp"),
         ("FSDP::all_gather", "fsdp"),
+        ("FullyShardedDataParallel.forward", "fsdp"),
+        ("FSDP::all_gather", "fully_shard"),
+        ("aten::_amp_foreach_non_finite_check_and_unscale_", "scaled"),
         ("CheckpointFunction", "recomputes"),
         ("autograd::engine::evaluate_function: MmBackward0", "backward"),
     ],

@@ -11,7 +11,8 @@ from fixtures.traces import TraceBuilder
 from fixtures.views import texts
 from gpuprof.analyzers.causes import host_overhead, sync_points
 from gpuprof.analyzers.causes.base import Verdict
-from gpuprof.analyzers.causes.host_overhead import FUSED_ON_CPU, FUSED_ON_GPU, _ahead
+from gpuprof.analyzers.causes.host_overhead import _ahead
+from gpuprof.analyzers.host_fixes import FUSED_ON_CPU, FUSED_ON_GPU
 from gpuprof.analyzers.recorded_window import RecordedWindow
 from gpuprof.diagnosis import Finding, NotJudged, RuledOut
 
@@ -349,3 +350,34 @@ def test_on_a_cpu_the_profilers_own_records_are_not_the_codes() -> None:
     verdict = judged(job)
     assert isinstance(verdict, RuledOut)
     assert "without the profiler's own records" in verdict.why
+
+
+def test_long_pauses_may_be_garbage_collection() -> None:
+    def loop(pause_us: float, every_us: float) -> Job:
+        job = Job()
+        for number in range(6):
+            with job.step(number):
+                for _ in range(20):
+                    job.work(every_us)
+                    job.kernel("k", 5)
+                job.work(pause_us)
+        return job
+
+    assert "gc.freeze()" in texts(found(loop(3_000, 10)).fixes)
+    assert "gc.freeze()" not in texts(found(loop(0, 100)).fixes)
+
+
+def test_on_a_cpu_many_small_operators_are_to_be_compiled_and_slow_python_is_not() -> None:
+    def loop(between_us: float, operators: int) -> Job:
+        job = Job(gpu="", backend="gloo")
+        for number in range(6):
+            begun = job.now
+            for _ in range(operators):
+                job.work(between_us)
+                with job.op("aten::add"):
+                    job.work(30)
+            job.trace.step(number, start_us=begun, dur_us=job.now - begun)
+        return job
+
+    assert "torch.compile(model)" in texts(found(loop(40, 50)).fixes)
+    assert "torch.compile" not in texts(found(loop(3_000, 2)).fixes)

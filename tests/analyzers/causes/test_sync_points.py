@@ -126,6 +126,16 @@ def test_many_single_values_are_to_be_read_at_once() -> None:
     assert "25 single values" in finding.fixes[0].detail
 
 
+@pytest.mark.parametrize(("fused", "advised"), [(False, True), (True, False)])
+def test_a_fused_optimizer_spares_the_gradient_scaler_its_item(fused: bool, advised: bool) -> None:
+    job = draining()
+    job.trace.op("Optimizer.step#AdamW.step", start_us=1, dur_us=2)
+    job.trace.op("aten::_amp_foreach_non_finite_check_and_unscale_", start_us=1, dur_us=1)
+    job.trace.op("aten::_fused_adamw_" if fused else "aten::_foreach_add_", start_us=2, dur_us=1)
+    assert ("AdamW(model.parameters(), …, fused=True)" in texts(found(job).fixes)) is advised
+    assert "fused=True" not in texts(found(draining()).fixes)
+
+
 def test_explicit_synchronizes_are_to_be_dropped() -> None:
     job = Job()
     for number in range(6):
