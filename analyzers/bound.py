@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.analyzers.account import DeviceAccount, RankAccount
+from gpuprof.analyzers.account import CPU, DeviceAccount, RankAccount
 from gpuprof.analyzers.event_loop import waiting_frac
 from gpuprof.analyzers.intervals import total, union
 from gpuprof.analyzers.joint import JointPricing
@@ -99,12 +99,15 @@ def find_bound(accounts: list[RankAccount], joint: JointPricing | None = None) -
         )
     priced = all(h.priced for h in held)
     class_, also = _decide(saved, share)
+    why = _explain(class_, also, saved, share, priced, whole)
+    if priced and class_ != "unknown" and not also and all(d.index == CPU for _, d in devices):
+        why = _in_series(class_, saved, share, whole)
     confidence = _confidence(class_, also, saved, priced, devices)
     return Bound(
         class_=class_,
         also=also,
         confidence=confidence,
-        why=_explain(class_, also, saved, share, priced, whole),
+        why=why,
         reductions={r: round(v, 4) for r, v in saved.items()},
     )
 
@@ -187,6 +190,21 @@ def _confidence(
     if not priced:
         confidence = min(confidence, 0.6)
     return round(confidence, 2)
+
+
+def _in_series(
+    class_: BoundClass, saved: dict[str, float], share: dict[str, float], whole: str
+) -> str:
+    """The reason where the CPU is the device: what goes saves just what it holds, so that to think
+    it infinitely fast tells nothing."""
+    what = "time inside operators" if class_ == "compute" else _WHY[class_]
+    text = (
+        f"{what.capitalize()} holds {percent(share[class_])} of the {whole}, more than anything"
+        " else does"
+    )
+    if percent(saved[class_]) != percent(share[class_]):
+        text += f" ({percent(saved[class_])} without what the profiler cost)"
+    return text
 
 
 def _explain(

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
+from gpuprof.analyzers.by_step import mean_over_ranks
 from gpuprof.analyzers.cause_changes import RELEVANT_BLIND_FRAC, cause_changes
 from gpuprof.analyzers.change import LEVEL, MIN_SAMPLES, Change, beyond_plausible, change_of
 from gpuprof.analyzers.recorded_window import core_wait_frac
-from gpuprof.analyzers.summary import accounted_events, mean_over_ranks, parts_of_steps
+from gpuprof.analyzers.summary import accounted_events, parts_of_steps
 from gpuprof.analyzers.wording import percent
 from gpuprof.comparison import (
     Comparison,

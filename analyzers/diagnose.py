@@ -19,6 +19,7 @@ from gpuprof.analyzers.host_beside import gpu_while_recorded, with_samples
 from gpuprof.analyzers.joint import joint_pricing
 from gpuprof.analyzers.late_hosts import find_late_hosts
 from gpuprof.analyzers.late_reasons import parts_by_rank
+from gpuprof.analyzers.one_step import held_to_recur
 from gpuprof.analyzers.pricing import Pricing, trusted
 from gpuprof.analyzers.rank_summary import summarize
 from gpuprof.analyzers.ranks import compare_summaries
@@ -36,6 +37,7 @@ from gpuprof.analyzers.summary import (
     steps_summary,
 )
 from gpuprof.analyzers.why_late import RankParts
+from gpuprof.analyzers.without_steps import without_steps
 from gpuprof.analyzers.without_trace import diagnose_without_trace
 from gpuprof.analyzers.wording import percent
 from gpuprof.counted import agrees
@@ -134,6 +136,7 @@ def view_of(recorded: Recorded, progress: Progress | None = None) -> tuple[RunVi
         told=told,
         skews=skews,
         late_hosts=find_late_hosts([account.rank for account in accounts], joint),
+        step_us=recorded.step_us,
     )
     warnings += window_warnings(told) + long_steps(recorded.step_us)
     return view, warnings + [w for account in accounts for w in data_warnings(account)]
@@ -292,7 +295,8 @@ def _judge_all(view: RunView, causes: Sequence[Cause], warnings: list[str]) -> V
 def _judged(cause: Cause, view: RunView, warnings: list[str]) -> Verdict:
     """One cause's verdict; a fault in a rule is that rule's answer and stops nothing else."""
     try:
-        return cause.judge(view)
+        verdict = held_to_recur(view, cause, cause.judge(view))
+        return verdict if view.has_steps else without_steps(verdict)
     except Exception as error:
         warnings.append(
             f"gpuprof failed to judge {cause.id} ({type(error).__name__}: {error}); please report"

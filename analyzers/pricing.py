@@ -7,13 +7,14 @@ line of work and each part of it was accounted once, so what is removed is subtr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.budget import StepBudget
+from gpuprof.analyzers.by_step import mean_over_ranks
 from gpuprof.analyzers.host import Blocking
 from gpuprof.analyzers.idle import IdleGaps
 from gpuprof.analyzers.overhead import MAX_FRAC, ProfilerCost
@@ -50,12 +51,14 @@ ALL_STEPS = 5
 @dataclass(frozen=True, slots=True)
 class Price:
     """A predicted step. `reduction` is the share of the step that goes; `low` and `high` bound it
-    over the steps of the window."""
+    over the steps of the window. before_ns, after_ns: each step of the window, (n_steps,)."""
 
     step_ns: float
     reduction: float
     low: float
     high: float
+    before_ns: F64 = field(default_factory=lambda: np.zeros(0), compare=False)
+    after_ns: F64 = field(default_factory=lambda: np.zeros(0), compare=False)
 
 
 class Pricing(Protocol):
@@ -287,6 +290,8 @@ def price_of(base: Replayed, changed: Replayed) -> Price:
         reduction=_share(reduction),
         low=_share(min(float(low), reduction)),
         high=_share(max(float(high), reduction)),
+        before_ns=base.step_ns,
+        after_ns=changed.step_ns,
     )
 
 
@@ -298,6 +303,8 @@ def mean_price(prices: Sequence[Price]) -> Price:
         reduction=sum(p.reduction for p in prices) / n,
         low=sum(p.low for p in prices) / n,
         high=sum(p.high for p in prices) / n,
+        before_ns=mean_over_ranks([p.before_ns for p in prices]),
+        after_ns=mean_over_ranks([p.after_ns for p in prices]),
     )
 
 

@@ -90,6 +90,14 @@ class RecordedWindow:
             return 0.0
         return min(self.ready_ms / self.step_ms, 1.0)
 
+    @property
+    def slept_frac(self) -> float | None:
+        """Share of the step in which the loop's thread waited for anything but a core; None where
+        that was not recorded."""
+        if self.core_ms is None or self.ready_ms is None or not self.step_ms:
+            return None
+        return max(1.0 - (self.core_ms + self.ready_ms) / self.step_ms, 0.0)
+
 
 def recorded_window(record: RankRecord, trace_path: str) -> RecordedWindow:
     """What a rank's record says of the window in this file.

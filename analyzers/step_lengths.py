@@ -30,7 +30,7 @@ LONG_FROM = 0.05
 
 def steps_of_the_run(step_us: Mapping[int, I64]) -> dict[str, str]:
     """All steps of the first rank as a fact for people; {} where there are few."""
-    lengths = _first(step_us)
+    lengths = settled_steps(step_us)
     if len(lengths) < FEWEST_STEPS:
         return {}
     median, high = np.percentile(lengths, (50, 99)) / 1e3
@@ -40,7 +40,7 @@ def steps_of_the_run(step_us: Mapping[int, I64]) -> dict[str, str]:
 
 def long_steps(step_us: Mapping[int, I64]) -> list[str]:
     """One line where much of the run went into steps that are far longer than the usual one."""
-    lengths = _first(step_us)
+    lengths = settled_steps(step_us)
     if len(lengths) < FEWEST_STEPS:
         return []
     usual = float(np.median(lengths))
@@ -55,7 +55,8 @@ def long_steps(step_us: Mapping[int, I64]) -> list[str]:
     ]
 
 
-def _first(step_us: Mapping[int, I64]) -> I64:
+def settled_steps(step_us: Mapping[int, I64]) -> I64:
+    """Lengths of the steps of the first rank after its warm-up, µs; all ranks take the same."""
     if not step_us:
         return np.zeros(0, np.int64)
     return step_us[min(step_us)][WARM_UP_STEPS:]

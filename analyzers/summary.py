@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import DeviceAccount, RankAccount, mean_step_ms
+from gpuprof.analyzers.by_step import mean_over_ranks
 from gpuprof.analyzers.communication_fixes import named_ranks
 from gpuprof.analyzers.kernels import Kind
 from gpuprof.analyzers.roofline import Limit, RooflineSummary, summarize
@@ -129,16 +130,6 @@ def parts_of_steps(accounts: Sequence[RankAccount]) -> dict[str, F64]:
         bucket: mean_over_ranks([b.per_step_ns[bucket][b.steps.keep] / 1e6 for b in budgets])
         for bucket in BUCKETS
     }
-
-
-def mean_over_ranks(series: Sequence[F64]) -> F64:
-    """One value a step. Ranks that left more steps out than others cut the series of all."""
-    filled = [one for one in series if len(one)]
-    if not filled:
-        return np.zeros(0, np.float64)
-    shortest = min(len(one) for one in filled)
-    mean: F64 = np.mean([one[-shortest:] for one in filled], axis=0)
-    return mean
 
 
 def heaviest_kernels(account: RankAccount) -> tuple[KernelRow, ...]:

@@ -65,6 +65,13 @@ _SINGULAR = re.compile(
 """One of what is counted: Chinese counts one and many alike, so the sentence is looked up again as
 that of many."""
 
+_RECORDING = "the recording"
+_IN_RECORDING = f" in {_RECORDING}"
+_STEPS = ("the step", "a step", "each step", "the recorded steps")
+"""How `gpuprof.analyzers.without_steps` changed a sentence: it is looked up as it was before."""
+
+_STEPS_AS_RECORDING = re.compile("记录的?(?:各步|一步)|每?一步|每步")
+
 _LISTS = (
     (re.compile(r", (?=[\d<])"), "，"),
     (re.compile(r", "), "、"),
@@ -169,11 +176,28 @@ class Translator:
         return line
 
     def _counted(self, text: str) -> str | None:
-        """`_whole`, of one thing as of many."""
-        whole = self._whole(text, 0)
+        """`_whole`, of one thing as of many, and of a recording as of its steps."""
+        whole = None
+        a_step = text.replace(_IN_RECORDING, " a step")
+        if a_step != text:  # first, as short rules for phrases would take these whole
+            whole = self._as_of_steps([a_step])
+        whole = whole or self._whole(text, 0)
         if whole is None and _SINGULAR.search(text):
             whole = self._whole(_SINGULAR.sub(_as_many, text), 0)
+        if whole is None and _RECORDING in text:
+            bases = dict.fromkeys((a_step, text))
+            whole = self._as_of_steps([b.replace(_RECORDING, s) for b in bases for s in _STEPS])
         return whole
+
+    def _as_of_steps(self, ways: Sequence[str]) -> str | None:
+        """A sentence about a recording without steps, said as one of these about steps would be."""
+        for way in ways:
+            whole = self._whole(way, 0)
+            if whole is None and _SINGULAR.search(way):
+                whole = self._whole(_SINGULAR.sub(_as_many, way), 0)
+            if whole is not None:
+                return _STEPS_AS_RECORDING.sub("整个记录", whole)
+        return None
 
     def _whole(self, text: str, depth: int) -> str | None:
         plain = text.replace("\u00a0", " ")

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount, mean_step_ms
 from gpuprof.analyzers.facts import RunFacts
@@ -66,6 +68,8 @@ MOST_WINDOWS = 3
 
 Verdict = Finding | RuledOut | NotJudged
 
+I64 = NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class RunView:
@@ -74,7 +78,8 @@ class RunView:
     parts: rank -> what it does in an average step, empty with a single rank. skews: uneven groups.
     late_hosts: ranks that the others wait for because of their hosts, None where there are none.
     missing: why the busy time of the device isn't in the recording, "" where it is; then nothing
-    is judged. told: rank -> what gpuprof's own recorder says of the window, where it recorded."""
+    is judged. told: rank -> what gpuprof's own recorder says of the window, where it recorded;
+    step_us: rank -> lengths of all steps of the run, likewise."""
 
     ranks: tuple[RankAccount, ...]
     roofline: RooflineSummary
@@ -87,6 +92,7 @@ class RunView:
     told: Mapping[int, RecordedWindow] = field(default_factory=dict)
     skews: tuple[GroupSkew, ...] = ()
     late_hosts: LateHosts | None = None
+    step_us: Mapping[int, I64] = field(default_factory=dict)
 
     @property
     def first(self) -> RankAccount:
@@ -233,10 +239,15 @@ class RunView:
         """What removing parts of the step saves (see `gpuprof.analyzers.pricing`): all ranks
         replayed together, or else the mean over ranks. None when a rank can't be replayed, or not
         well enough."""
+        price = self.priced(*removed, profiled=profiled)
+        return None if price is None else gain_of(price, self.step_ms())
+
+    def priced(self, *removed: str, profiled: bool = True) -> Price | None:
+        """As `price`, step by step."""
         if self.joint is not None and self.is_replayed_together:
-            return self._gain([self.joint.without(*removed, profiled=profiled)])
+            return self.joint.without(*removed, profiled=profiled)
         prices = self.prices(*removed, profiled=profiled)
-        return None if prices is None else self._gain(prices)
+        return None if prices is None else mean_price(prices)
 
     def price_without_waiting_for(self, late_ranks: Collection[int]) -> Gain | None:
         """What the other ranks save when they need not wait for some late ones. None where the
@@ -244,16 +255,13 @@ class RunView:
         if self.joint is None or not trusted(self.joint):
             return None
         late = [i for i, rank in enumerate(self.ranks) if rank.rank in late_ranks]
-        return self._gain([self.joint.without_waiting_for(late)])
+        return gain_of(self.joint.without_waiting_for(late), self.step_ms())
 
     def limited(self, gain: Gain) -> Gain:
         """A gain of a repair that leaves the loader as it is: no larger than the loader allows (see
         `gpuprof.analyzers.loader_limit`)."""
         limit = loader_limit(self.told, self.facts.loader_workers, self.step_ms())
         return gain if limit is None else limit.apply(gain, self.step_ms())
-
-    def _gain(self, prices: Sequence[Price]) -> Gain:
-        return gain_of(mean_price(prices), self.step_ms())
 
     def prices(self, *removed: str, profiled: bool = True) -> list[Price] | None:
         """As `price`, for every rank on its own."""
@@ -290,6 +298,8 @@ class Cause:
     id: as in the diagnosis. title: a noun phrase. judge: the rule. docs: the module's docstring.
     removes: the parts of the step (see `gpuprof.analyzers.pricing.REMOVABLE`) that go with it, for
     the estimate of what all findings together could save.
+    recurs: whether it is known to come back although only one recorded step has it (see
+    `gpuprof.analyzers.one_step`); None where a recording can't tell.
     """
 
     id: str
@@ -297,6 +307,7 @@ class Cause:
     judge: Callable[[RunView], Verdict]
     docs: str
     removes: tuple[str, ...] = ()
+    recurs: Callable[[RunView], bool] | None = None
     number: int | None = field(init=False)
 
     def __post_init__(self) -> None:

@@ -19,7 +19,8 @@ shard, or rank 0 alone where all hold the same; a local disk.
 Limits: writing a file runs no operator. A save shows only where Python calls were recorded
 (`with_stack=True`) or where it was named (`gpuprof.annotate("checkpoint")`, `record_function`). A
 window without a save says nothing of the steps outside it; gpuprof's own recording times all saves
-of the run, and names them without a gain. Activation checkpointing writes nothing and is no save.
+of the run: it names them without a gain, and knows when a window holds more of them than the run
+does. Activation checkpointing writes nothing and is no save.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from gpuprof.analyzers.causes.base import (
 from gpuprof.analyzers.copies import exposed_ns, find_copies
 from gpuprof.analyzers.intervals import Spans, empty, merge
 from gpuprof.analyzers.places import lines_within, records_lines
-from gpuprof.analyzers.recorded_window import with_called_lines
+from gpuprof.analyzers.recorded_window import RecordedWindow, with_called_lines
 from gpuprof.analyzers.wording import in_bytes, milliseconds, percent, significant
 from gpuprof.counted import agrees, counted
 from gpuprof.diagnosis import Evidence, Fix, NotJudged, Place, RuledOut
@@ -63,6 +64,10 @@ USUAL_LOSS = 0.01
 optimum checkpoint interval, 1974) puts the best interval at sqrt(2 × save × time between failures):
 for a save of 5 s and a failure a day 930 s, which is 0.5 % for saving and as much for repeated
 work."""
+
+
+CPU_BACKEND = '# async_save needs torch.distributed.init_process_group("cpu:gloo,cuda:nccl")'
+"""It refuses a process group that has a back end for the device alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,16 @@ def judge(run: RunView) -> Verdict:
         )
     worst = int(np.argmax(shares))
     rank, mine = run.ranks[worst], saves[worst]
+    whole = run.told.get(rank.rank)
+    if whole is None or whole.saves < len(mine) or not whole.lasted_ms:
+        whole = None  # not all of them go through calls that the recorder times
+    elif whole.saving_frac < run.named_from:
+        return RuledOut(
+            cause=ID,
+            why=f"checkpoints hold {percent(share)} of the recorded steps, but in the whole run"
+            f" saving took {percent(whole.saving_frac)} of the time ({_timed(whole)})",
+            share=whole.saving_frac,
+        )
     # One save in the window proves the pause, but not how often it comes.
     certain = CERTAIN if mine.period is not None else 0.85
     title = f"Training stops for checkpoints {percent(share)} of the recorded time"
@@ -127,7 +142,11 @@ def judge(run: RunView) -> Verdict:
         share=share,
         gain=explained(gain, HOW),
         confidence=confidence(run, share, gain, certain=certain),
-        evidence=[*held_open(share, charged), *_evidence(run, rank, saves, worst, charged)],
+        evidence=[
+            *held_open(share, charged),
+            *_evidence(run, rank, saves, worst, charged),
+            *([_in_the_run(whole)] if whole is not None else []),
+        ],
         fixes=_fixes(run, saves, mine),
         where=with_called_lines(_where(rank.lines), run.told, rank.rank, "checkpoint"),
         ranks=tuple(
@@ -144,8 +163,7 @@ def _outside_the_window(run: RunView) -> Verdict | None:
         return None
     worst = max(timed, key=lambda window: window.saving_frac)
     share = min(worst.saving_frac, 1.0)
-    number = "one save" if worst.saves == 1 else f"{worst.saves} saves"
-    each = f"{number}, {milliseconds(worst.saving_ms / worst.saves)} each"
+    each = _timed(worst)
     if share < run.named_from:
         return RuledOut(
             cause=ID,
@@ -173,6 +191,22 @@ def _outside_the_window(run: RunView) -> Verdict | None:
         fixes=_fixes(run, [nothing for _ in run.ranks], nothing),
         where=with_called_lines((), run.told, worst.rank, "checkpoint"),
         ranks=tuple(w.rank for w in timed if w.saving_frac >= run.named_from),
+    )
+
+
+def _timed(window: RecordedWindow) -> str:
+    """The saves of a run that its recorder timed: "4 saves, 500.0 ms each"."""
+    number = "one save" if window.saves == 1 else f"{window.saves} saves"
+    return f"{number}, {milliseconds(window.saving_ms / window.saves)} each"
+
+
+def _in_the_run(window: RecordedWindow) -> Evidence:
+    share = min(window.saving_frac, 1.0)
+    return Evidence(
+        text=f"In the whole run saving took {percent(share)} of the time ({_timed(window)}).",
+        value=round(share, 4),
+        unit="share of run",
+        source="host",
     )
 
 
@@ -351,7 +385,10 @@ def _fixes(run: RunView, saves: list[_Saves], mine: _Saves) -> list[Fix]:
                 detail="torch.distributed.checkpoint writes from all ranks at once and gathers"
                 " nothing.",
                 code="import torch.distributed.checkpoint as dcp\n"
-                "dcp.async_save(state_dict, checkpoint_id=path)",
+                "from torch.distributed.checkpoint.state_dict import get_state_dict\n"
+                "weights, moments = get_state_dict(model, optimizer)   # this rank's shards\n"
+                'dcp.async_save({"model": weights, "optimizer": moments}, checkpoint_id=path)\n'
+                + CPU_BACKEND,
                 cost="a checkpoint of many files; loading goes through dcp.load",
             )
         )
@@ -374,8 +411,13 @@ def _in_background(run: RunView) -> Fix:
             " go on beside training.",
             code="state = {k: v.detach().to('cpu', copy=True)\n"
             "         for k, v in model.state_dict().items()}\n"
-            "writer.submit(torch.save, state, path)  # concurrent.futures.ThreadPoolExecutor(1)\n"
-            "# or torch.distributed.checkpoint.async_save(state_dict, checkpoint_id=path)",
+            "writer.submit(torch.save, state, path)  # concurrent.futures.ThreadPoolExecutor(1)"
+            + (
+                "\n# or torch.distributed.checkpoint.async_save(state_dict, checkpoint_id=path)\n"
+                + CPU_BACKEND
+                if run.facts.ddp or run.facts.fsdp
+                else ""
+            ),
             cost="host memory for one copy of the state; wait for the last save before the next",
         )
     return Fix(
@@ -406,4 +448,5 @@ CAUSE = Cause(
     judge=judge,
     docs=__doc__ or "",
     removes=("checkpoint",),
+    recurs=lambda run: True,  # nobody saves by accident; the evidence says how often it comes
 )

@@ -15,8 +15,10 @@ behind it comes out.
 How to fix: workers, pinned memory, prefetching; then what one batch costs. The number of workers
 follows from the time that a batch takes to make and the step without the wait.
 
-Limits: which part of making a batch is slow (reading, decoding, collating) shows only where the
-loader runs in the recorded process or stacks were recorded.
+Limits: a wait for worker processes is sleep. A recording by gpuprof knows how long the training
+thread slept; from a trace alone, one that is put off its core inside the loader looks as if it
+waited for data. Which part of making a batch is slow (reading, decoding, collating) shows only
+where the loader runs in the recorded process or stacks were recorded.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import numpy as np
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
+    ALONE,
     LEAST_GAIN,
     RECORD_BOTH,
     Cause,
@@ -39,6 +42,7 @@ from gpuprof.analyzers.causes.base import (
 )
 from gpuprof.analyzers.idle_lines import idle_lines
 from gpuprof.analyzers.intervals import Spans
+from gpuprof.analyzers.loader_limit import loader_limit
 from gpuprof.analyzers.recorded_window import with_called_lines
 from gpuprof.analyzers.wording import milliseconds, percent
 from gpuprof.counted import agrees, counted
@@ -74,6 +78,9 @@ def judge(run: RunView) -> Verdict:
             f" step would be only {percent(gain.reduction)} shorter: other work comes out",
             share=share,
         )
+    awake = _without_a_core(run, share)
+    if awake is not None:
+        return awake
     worst = max(run.ranks, key=lambda rank: run.share_of(rank, "input"))
     spans = _fetches(worst)
     title = f"The device waits {percent(share)} of {run.each_step} for the next batch"
@@ -90,6 +97,27 @@ def judge(run: RunView) -> Verdict:
         where=with_called_lines(idle_lines(worst.lines, "input"), run.told, worst.rank, "input"),
         ranks=run.ranks_with("input"),
     )
+
+
+def _without_a_core(run: RunView, share: float) -> Verdict | None:
+    """Where worker processes load and the training thread hardly slept: what it waits for inside
+    the loader is not a batch, as that would be sleep, but a core that other processes have."""
+    slept = [window.slept_frac for window in run.told.values()]
+    known = [each for each in slept if each is not None]
+    if not run.facts.loader_workers or not known or len(known) < len(run.ranks):
+        return None
+    asleep = sum(known) / len(known)
+    if asleep >= run.named_from:
+        return None
+    why = (
+        f"the training thread is inside the loader {percent(share)} of the step, but waits for"
+        f" anything other than a core {percent(asleep)}: other processes had the core"
+        f" {percent(run.ready_frac)} of the time"
+    )
+    # The same wait is a larger part of the shorter step that it would be alone.
+    if asleep < run.named_from * (1.0 - run.ready_frac):
+        return RuledOut(cause=ID, why=why, share=asleep)
+    return NotJudged(cause=ID, missing=why, command=ALONE)
 
 
 def _fetches(rank: RankAccount) -> Spans:
@@ -211,6 +239,13 @@ def _workers_needed(run: RunView, spans: Spans, gain: Gain | None) -> int | None
     return max(2, math.ceil(SPARE_WORKERS * batch_ms / gain.step_ms))
 
 
+def _workers_are_the_limit(run: RunView) -> bool:
+    """Whether worker processes are at work all the time, as far as a recording tells: whatever they
+    have ready for some steps, the next ones wait for them."""
+    limit = loader_limit(run.told, run.facts.loader_workers, run.step_ms())
+    return limit is not None and limit.least_frac > 1.0 - LEAST_GAIN
+
+
 def _fixes(run: RunView, spans: Spans, gain: Gain | None) -> list[Fix]:
     facts = run.facts
     fixes: list[Fix] = []
@@ -319,4 +354,5 @@ CAUSE = Cause(
     judge=judge,
     docs=__doc__ or "",
     removes=("input",),
+    recurs=_workers_are_the_limit,
 )

@@ -147,3 +147,11 @@ def test_ranks_are_averaged() -> None:
     bound = find_bound(ranks)
     assert bound.class_ == "compute"
     assert bound.reductions["input"] == pytest.approx(0.33 / 4, abs=0.02)
+
+
+def test_on_a_cpu_nothing_is_thought_infinitely_fast() -> None:
+    """What goes saves just what it holds: "100 % shorter" would tell nobody anything."""
+    why = bound_of(cpu_training(5, compute_us=20_000)).why
+    assert why.startswith("Time inside operators holds")
+    assert "of the step, more than anything else does" in why
+    assert "infinitely" not in why

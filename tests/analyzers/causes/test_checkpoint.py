@@ -202,8 +202,9 @@ def test_rare_saves_and_flushes_alone_are_no_checkpoints(
     assert words in plain(said) or "no checkpoint can have cost more" in said
 
 
-def test_saves_in_the_window_are_judged_by_it() -> None:
-    """They are replayed; from the recorder comes only the line that no stack has."""
+def test_saves_in_the_window_are_priced_by_it() -> None:
+    """They are replayed; from the recorder comes the line that no stack has, and what the whole run
+    spent."""
     run = view(loop(save_at=(2, 6, 10), annotation="torch.save").trace)
     alone = checkpoint.judge(run)
     beside = checkpoint.judge(replace(run, told={0: noted(99, 9_000.0)}))
@@ -211,3 +212,19 @@ def test_saves_in_the_window_are_judged_by_it() -> None:
     assert isinstance(beside, Finding)
     assert (beside.share, beside.gain) == (alone.share, alone.gain)
     assert [place.line for place in beside.where] == [61]
+    assert "In the whole run saving took 90 % of the time" in plain(texts(beside.evidence))
+
+
+def test_a_window_that_caught_a_rare_save_does_not_speak_for_the_run() -> None:
+    """Ten steps hold the one save of a thousand: the recorder timed all of them."""
+    run = view(loop(save_at=(6,), annotation="torch.save").trace)
+    assert isinstance(checkpoint.judge(run), Finding)
+    verdict = checkpoint.judge(replace(run, told={0: noted(2, 40.0)}))
+    assert isinstance(verdict, RuledOut)
+    assert "in the whole run saving took 0.4 % of the time (2 saves, 20.0 ms each)" in plain(
+        verdict.why
+    )
+    unseen = replace(
+        run, told={0: noted(0, 0.0)}
+    )  # saved by a call that the recorder does not know
+    assert isinstance(checkpoint.judge(unseen), Finding)

@@ -272,3 +272,22 @@ def test_on_a_cpu_the_wait_is_found_as_well() -> None:
 def test_an_annotated_input_is_a_loader() -> None:
     assert found(training(6, load_us=3_000, loader="gpuprof.input")).cause == "dataloader"
     assert LOADER.startswith("enumerate(DataLoader)")
+
+
+@pytest.mark.parametrize(
+    ("core_ms", "ready_ms", "expected"),
+    [
+        (4.0, 1.0, Finding),  # it sleeps half of the step
+        (4.0, 5.7, NotJudged),  # 3 % of the step, but of one alone on its core more
+        (4.0, 5.99, RuledOut),
+    ],
+)
+def test_a_thread_that_hardly_sleeps_does_not_wait_for_workers(
+    core_ms: float, ready_ms: float, expected: type
+) -> None:
+    """On a busy machine it stands ready for a core, inside the loader as anywhere else."""
+    told = RecordedWindow(0, 10.0, None, core_ms, ready_ms, None, windows_ms=0.0, run_ms=0.0)
+    run = replace(view(waiting(loader=WORKERS_LOADER)), told={0: told})
+    assert isinstance(dataloader.judge(run), expected)
+    in_process = replace(view(waiting()), told={0: told})  # there the batch itself needs the core
+    assert isinstance(dataloader.judge(in_process), Finding)
