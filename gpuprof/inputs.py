@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuprof.errors import InputError
 from gpuprof.readers.files import SNIFF_BYTES, UTF16_MARKS, encoding_of, head, shown, sniff
-from gpuprof.readers.text import tail, text_of
+from gpuprof.readers.text import tail, text_of, utf8_of
 from gpuprof.run import RankRecord, is_run, load
 
 MAX_FILES = 20_000
@@ -31,11 +31,12 @@ others hold nothing."""
 
 _ATTRIBUTION = re.compile(r"attribution-rank\d+\.json(\.gz)?$")
 _NAMES_LIBRARY = re.compile(r"\bNCCL\b|\bncclSystemError|ProcessGroupNCCL|\bRCCL\b")
-_LIBRARY_TALKS = re.compile(
-    r"\bNCCL (?:INFO|WARN) |\b[NR]CCL version :? ?\d|Watchdog caught collective"
-    r"|client socket has timed out|seconds waiting for (?:clients|workers)\."
-    r"|store based barrier on rank|\bRendezvous(?:Timeout|Connection)Error\b"
-    r"|server socket has failed to listen on any local"
+_LIBRARY_SAYS = (
+    *(b"NCCL INFO ", b"NCCL WARN ", b"NCCL version ", b"RCCL version"),
+    *(b"Watchdog caught collective", b"store based barrier on rank"),
+    *(b"seconds waiting for clients", b"seconds waiting for workers"),
+    *(b"RendezvousTimeoutError", b"RendezvousConnectionError"),
+    *(b"client socket has timed out", b"server socket has failed to listen on any local"),
 )
 """What NCCL says, and what PyTorch says where ranks do not meet, which NCCL need not precede."""
 
@@ -279,18 +280,19 @@ def _kind_of_text(path: Path) -> str:
 
     if not _is_utf16(path) and is_xid_log(text.splitlines()):
         return "xid"
-    return "nccl-log" if _NAMES_LIBRARY.search(text) or _talks(path, start) else "unknown"
+    if _NAMES_LIBRARY.search(text) or _talks(utf8_of(start[:SNIFF_BYTES])):
+        return "nccl-log"
+    if _JSON.match(text) is not None:  # further down, data quote what a library says
+        return "unknown"
+    if _talks(utf8_of(start)):
+        return "nccl-log"
+    later = len(start) == TALK_HEAD_BYTES and _talks(utf8_of(tail(path, TALK_TAIL_BYTES)))
+    return "nccl-log" if later else "unknown"
 
 
-def _talks(path: Path, start: bytes) -> bool:
-    """Whether NCCL or PyTorch's process group say something at either end of a log. In data, which
-    JSON is, they are quoted: that counts at its beginning only."""
-    text = text_of(start)
-    if _JSON.match(text) is not None:
-        text = text[:SNIFF_BYTES]
-    elif _LIBRARY_TALKS.search(text) is None and len(start) == TALK_HEAD_BYTES:
-        text = text_of(tail(path, TALK_TAIL_BYTES))
-    return _LIBRARY_TALKS.search(text) is not None
+def _talks(data: bytes) -> bool:
+    """Whether NCCL or PyTorch's process group say something in it."""
+    return any(words in data for words in _LIBRARY_SAYS)
 
 
 def _is_utf16(path: Path) -> bool:

@@ -81,7 +81,12 @@ def text_head(path: Path, count: int = SNIFF_BYTES) -> str:
 
 def text_of(data: bytes) -> str:
     """The text in the first bytes of a file, or in all of them."""
-    return unwrapped(b"".join(_utf8(iter((data,))))).decode("utf-8", "replace")
+    return unwrapped(utf8_of(data)).decode("utf-8", "replace")
+
+
+def utf8_of(data: bytes) -> bytes:
+    """A part of a file in UTF-8, also where the file is in UTF-16."""
+    return b"".join(_utf8(iter((data,))))
 
 
 def tail(path: Path, count: int) -> bytes:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-LOOKED_AT = 200
+LOOKED_AT = 64
 """Lines at the head of a file that tell how it is wrapped: past what a shell says before."""
 
 MIN_WRAPPED_FRAC = 0.5
