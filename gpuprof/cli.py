@@ -20,8 +20,8 @@ from gpuprof.commands.attach import attach
 from gpuprof.commands.compare import compare
 from gpuprof.commands.completion import a_command, completion, faults
 from gpuprof.commands.gate import gate
+from gpuprof.commands.output import APath, format_option, lang_option, width_of_output
 from gpuprof.commands.output import deliver as _deliver
-from gpuprof.commands.output import format_option, lang_option
 from gpuprof.commands.output import progress as _progress
 from gpuprof.commands.plan import plan
 from gpuprof.commands.report import report
@@ -66,19 +66,19 @@ def cli(context: click.Context, debug: bool) -> None:
 
 
 @cli.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@click.argument("paths", nargs=-1, required=True, type=APath())
 @click.option(
     "-o",
     "--out",
     default=DEFAULT_OUT,
     show_default=True,
-    type=click.Path(file_okay=False),
+    type=APath(file_okay=False),
     help="Folder for report.html and diagnosis.json.",
 )
 @click.option(
     "--json",
     "json_file",
-    type=click.Path(dir_okay=False, allow_dash=True),
+    type=APath(dir_okay=False, allow_dash=True),
     help="Also write the diagnosis as JSON to FILE; '-' prints it, and nothing else.",
     metavar="FILE|-",
 )
@@ -146,7 +146,7 @@ def analyze(
     "--out",
     default="gpuprof-demo",
     show_default=True,
-    type=click.Path(file_okay=False),
+    type=APath(file_okay=False),
     help="Folder for the recording and the report.",
 )
 @click.option("--list", "show", is_flag=True, help="List the faults that can be planted here.")
@@ -184,7 +184,8 @@ def demo(fault: str, fixed: bool, out: str, show: bool, form: str, lang: str) ->
 
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
-def doctor(as_json: bool) -> None:
+@lang_option
+def doctor(as_json: bool, lang: str) -> None:
     """Say what can be recorded on this machine, what cannot, why, and how to get it.
 
     Exits with 1 when something is broken; what is merely missing is no failure.
@@ -194,21 +195,17 @@ def doctor(as_json: bool) -> None:
       gpuprof doctor
       gpuprof doctor --json > doctor.json            for a bug report
     """
-    from gpuprof.doctor import probe_host, probe_nvml, shadowed_binding
+    from gpuprof.doctor import probe_host, probe_nvml
     from gpuprof.doctor_software import probe_software
+    from gpuprof.reports.doctor import to_text
 
-    checks = [*probe_software(), *shadowed_binding(), *probe_nvml(), *probe_host()]
+    checks = [*probe_software(), *probe_nvml(), *probe_host()]
     if as_json:
         import msgspec
 
         click.echo(msgspec.json.format(msgspec.json.encode(checks), indent=2).decode())
     else:
-        for check in checks:
-            click.echo(f"{check.state:8} {check.name}: {check.what}")
-            if check.why:
-                click.echo(f"         {check.why}")
-            if check.remedy:
-                click.echo(f"         → {check.remedy}")
+        click.echo(to_text(checks, lang=lang, width=width_of_output()), nl=False)
     if any(check.state == "broken" for check in checks):
         raise click.exceptions.Exit(1)
 
@@ -220,7 +217,7 @@ def doctor(as_json: bool) -> None:
 @click.option(
     "-o",
     "--out",
-    type=click.Path(file_okay=False),
+    type=APath(file_okay=False),
     help="Run directory; all nodes of a job need the same, on a shared disk."
     " [default: gpuprof-runs/TIME-PID]",
 )

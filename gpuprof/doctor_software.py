@@ -21,7 +21,7 @@ _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 def probe_software() -> list[Check]:
     """Checks of Python, torch, the other gpuprof, and of what attaching needs."""
     checks = [
-        Check("Python", "ok", f"{platform.python_version()} at {sys.executable}"),
+        Check("Python", "ok", f"version {platform.python_version()} at {sys.executable}"),
         _torch(),
         _attaching(),
     ]

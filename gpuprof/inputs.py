@@ -114,6 +114,8 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
     """
     inputs = Inputs()
     for given in paths:
+        if not os.fspath(given):  # an unset variable: it would stand for the present folder
+            raise InputError("an empty path", hint="check the variable that it came from")
         path = Path(given)
         if _is_folder(path):
             before = inputs.is_empty() and not inputs.attribution
@@ -125,11 +127,17 @@ def gather(paths: Sequence[str | os.PathLike[str]]) -> Inputs:
                 raise InputError(f"{path} holds nothing that can be analyzed", hint=_found(path))
         else:
             _take(path, inputs, named=True)
+    inputs.traces, inputs.attribution = _once(inputs.traces), _once(inputs.attribution)
     _warn_of_left_out(inputs)
     if inputs.is_empty() and inputs.attribution:
         # Only windows with stacks: their times are distorted, but better than none.
         inputs.traces, inputs.attribution = inputs.attribution, []
     return inputs
+
+
+def _once(paths: Sequence[Path]) -> list[Path]:
+    """A folder and a file in it name that file twice."""
+    return list({path.resolve(): path for path in reversed(paths)}.values())[::-1]
 
 
 def _warn_of_left_out(inputs: Inputs) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from unicodedata import combining, east_asian_width
 
@@ -19,6 +20,11 @@ def cells(value: str) -> int:
 def pad(value: str, width: int) -> str:
     """The text with spaces behind it, up to a width."""
     return value + " " * max(0, width - cells(value))
+
+
+def pad_left(value: str, width: int) -> str:
+    """The text with spaces before it, up to a width."""
+    return " " * max(0, width - cells(value)) + value
 
 
 def cut(value: str, width: int) -> str:
@@ -66,6 +72,23 @@ def wrap(value: str, width: int, first: str, indent: int) -> list[str]:
         line += unit
         used += cells(unit)
     return [*lines, line.rstrip()]
+
+
+def fold(value: str, width: int, first: str = "", indent: int = 0) -> str:
+    """Lines of at most `width` columns, as `wrap`, or one line where the width is 0."""
+    if not width:
+        return first + value
+    return "\n".join(wrap(value, width, first, indent) or [first.rstrip()])
+
+
+def row(name: str, name_width: int, rest: str, width: int) -> str:
+    """A line of a table, two columns from the edge; the rest goes below its name where it doesn't
+    fit beside it. A width of 0 has room for all."""
+    line = f"  {pad(name, name_width)} {rest}".rstrip()
+    if not width or cells(line) <= width:
+        return line
+    below = re.sub("→ +", "→ ", re.sub(" {2,}", "  ", rest.strip()))
+    return f"{fold(name, width, '  ', 2)}\n{fold(below, width, '    ', 4)}"
 
 
 def _units(value: str) -> list[str]:

@@ -146,48 +146,52 @@ def _whole(comparison: Comparison, key: str) -> str:
     return f"{key}.whole" if bare else key
 
 
-def to_text(comparison: Comparison, *, lang: str = "en") -> str:
-    """The comparison for a terminal, with a final newline."""
+def to_text(comparison: Comparison, *, lang: str = "en", width: int = 0) -> str:
+    """The comparison for a terminal, with a final newline.
+
+    Args:
+        width: columns that lines are wrapped to; 0: not at all.
+    """
     words = catalog(lang)
     said = speaker(lang)
-    lines = [headline(comparison, words), *movements(comparison, words)]
+
+    def row(name: str, name_width: int, rest: str) -> str:
+        return columns.row(name, name_width, rest, width)
+
+    lines = [columns.fold(headline(comparison, words), width)]
+    lines += [columns.fold(line, width) for line in movements(comparison, words)]
+    notes = [words.say("compare.note", text=said(text.clean(w))) for w in comparison.warnings]
+    notes = [columns.fold(note, width) for note in notes]
     if comparison.verdict == "identical":
-        lines += [words.say("compare.note", text=said(text.clean(w))) for w in comparison.warnings]
-        return "\n".join(lines).replace(text.NBSP, " ") + "\n"
+        return "\n".join([*lines, *notes]).replace(text.NBSP, " ") + "\n"
     if comparison.step is not None:
-        lines += [_bound(comparison, words), "", words.say(_whole(comparison, "compare.parts"))]
+        title = words.say(_whole(comparison, "compare.parts"))
+        lines += [columns.fold(_bound(comparison, words), width), "", columns.fold(title, width)]
         for part in _shown(comparison):
             name = words.name("bucket", part.bucket)
             lengths = f"{part.before_ms:9.2f} → {part.after_ms:8.2f}  {part.change_ms:+9.2f}"
-            lines.append(f"  {columns.pad(name, 24)} {lengths}  {_noise(part.beyond_noise, words)}")
+            lines.append(row(name, 24, f"{lengths}  {_noise(part.beyond_noise, words)}"))
     if comparison.causes:
-        lines += ["", words.say(_whole(comparison, "compare.causes"))]
+        lines += ["", columns.fold(words.say(_whole(comparison, "compare.causes")), width)]
         for cause in comparison.causes:
             name = words.name("cause", cause.cause)
             lengths = f"{_length(cause.before_ms)} → {_length(cause.after_ms)}"
             state = words.say(f"compare.state.{cause.state}")
-            lines.append(f"  {columns.pad(name, 24)} {lengths:>22}  {state}")
+            lines.append(row(name, 24, f"{lengths:>22}  {state}"))
     if comparison.kernels:
-        lines += ["", words.say(_whole(comparison, "compare.kernels"))]
-        for row in comparison.kernels[:FEW_KERNELS]:
-            name = text.short_kernel_name(row.name, 44)
-            lengths = f"{row.before_ms or 0.0:8.2f} → {row.after_ms or 0.0:8.2f}"
-            lines.append(f"  {name:44} {lengths}  ({_calls(row)})")
+        lines += ["", columns.fold(words.say(_whole(comparison, "compare.kernels")), width)]
+        for kernel in comparison.kernels[:FEW_KERNELS]:
+            name = text.short_kernel_name(kernel.name, 44)
+            lengths = f"{kernel.before_ms or 0.0:8.2f} → {kernel.after_ms or 0.0:8.2f}"
+            lines.append(row(name, 44, f"{lengths}  ({_calls(kernel)})"))
     if comparison.different:
-        lines += ["", words.say("compare.differ")]
-        lines += [
-            "  "
-            + words.labelled(
-                said(text.clean(name, 60)),
-                f"{said(text.clean(old, 80))} → {said(text.clean(new, 80))}",
-            )
-            for name, (old, new) in comparison.different.items()
-        ]
-    if comparison.warnings:
-        lines += [
-            "",
-            *(words.say("compare.note", text=said(text.clean(w))) for w in comparison.warnings),
-        ]
+        lines += ["", columns.fold(words.say("compare.differ"), width)]
+        for what, (old, new) in comparison.different.items():
+            pair = f"{said(text.clean(old, 80))} → {said(text.clean(new, 80))}"
+            line = words.labelled(said(text.clean(what, 60)), pair)
+            lines.append(columns.fold(line, width, "  ", 4))
+    if notes:
+        lines += ["", *notes]
     return "\n".join(lines).replace(text.NBSP, " ") + "\n"
 
 

@@ -19,8 +19,12 @@ def is_open(checks: Sequence[Check], *, strict: bool) -> bool:
     return not failures(checks, strict=strict)
 
 
-def to_text(checks: Sequence[Check], *, strict: bool, lang: str = "en") -> str:
-    """One line a check: what failed first."""
+def to_text(checks: Sequence[Check], *, strict: bool, lang: str = "en", width: int = 0) -> str:
+    """One line a check: what failed first.
+
+    Args:
+        width: columns that lines are wrapped to; 0: not at all.
+    """
     words, said = catalog(lang), speaker(lang)
     failed = failures(checks, strict=strict)
     states = ["broken" if c in failed else c.state for c in checks]
@@ -29,9 +33,10 @@ def to_text(checks: Sequence[Check], *, strict: bool, lang: str = "en") -> str:
         key=lambda pair: ("broken", "unknown", "passed").index(pair[0]),
     )
     marks = {state: words.say(f"gate.{state}") for state in ("broken", "unknown", "passed")}
-    width = max(columns.cells(mark) for mark in marks.values()) + 1
+    indent = max(columns.cells(mark) for mark in marks.values()) + 1
     lines = [
-        columns.pad(marks[state], width) + text.clean(said(check.why)) for state, check in ordered
+        columns.fold(text.clean(said(check.why)), width, columns.pad(marks[state], indent), indent)
+        for state, check in ordered
     ]
     return "".join(f"{line}\n" for line in lines)
 

@@ -75,6 +75,10 @@ _STYLES = {
 }
 
 
+_PLAIN = {"–": "-", "−": "-", "µ": "u", "×": "x", "…": "...", "·": "-"}
+"""What stands for characters that an encoding has not."""
+
+
 class _Printer:
     """Makes wrapped lines with a hanging indent, in the width and encoding of a console."""
 
@@ -82,23 +86,19 @@ class _Printer:
         self.detail = detail
         self.lines: list[Text] = []
         self.width = max(20, console.width)
-        self.unicode = (console.encoding or "").lower().startswith("utf")
+        self.encoding = console.encoding or "ascii"
+        self.unicode = self.encoding.lower().startswith("utf")
 
     def plain(self, value: str) -> str:
         value = text.glue(text.clean(value))
         if self.unicode:
             return value
-        for fancy, ascii_ in (
-            ("–", "-"),
-            ("−", "-"),
-            ("µ", "u"),
-            ("×", "x"),
-            ("…", "..."),
-            ("·", "-"),
-        ):
-            value = value.replace(fancy, ascii_)
+        for fancy, ascii_ in _PLAIN.items():
+            if not text.fits(fancy, self.encoding):
+                value = value.replace(fancy, ascii_)
         words = value.split(text.NBSP)
-        return text.NBSP.join(word.encode("ascii", "replace").decode("ascii") for word in words)
+        shown = (word.encode(self.encoding, "replace").decode(self.encoding) for word in words)
+        return text.NBSP.join(shown)
 
     def line(self, value: str, style: str = "", indent: int = 0, first: str = "") -> None:
         """One paragraph. `first` stands in the indent of its first line."""

@@ -52,6 +52,15 @@ def clean_block(text: object, limit: int = 4 * MAX_TEXT) -> str:
     return _UNPRINTABLE.sub("\ufffd", raw)
 
 
+def fits(value: str, encoding: str) -> bool:
+    """Whether an encoding has all characters of a text."""
+    try:
+        value.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
 def glue(line: str) -> str:
     """Puts a no-break space between each number and its unit. For sentences, never for code."""
     return _BEFORE_UNIT.sub(NBSP, line)

@@ -35,6 +35,7 @@ def translator(language: str) -> Translator | None:
 def _chinese() -> Translator:
     from gpuprof.reports import (
         sentences_zh,
+        sentences_zh_commands,
         sentences_zh_faults,
         sentences_zh_more,
         sentences_zh_nccl,
@@ -49,6 +50,7 @@ def _chinese() -> Translator:
         sentences_zh_standing,
         sentences_zh_faults,
         sentences_zh_nccl,
+        sentences_zh_commands,
     )
     return Translator([pair for table in tables for pair in table.SENTENCES])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprof.commands.output import format_option, lang_option
+from gpuprof.commands.output import APath, format_option, lang_option
 from gpuprof.counted import counted
 from gpuprof.errors import GpuprofError
 
@@ -46,7 +46,7 @@ LONGEST_S = 60.0
 @click.option(
     "-o",
     "--out",
-    type=click.Path(file_okay=False),
+    type=APath(file_okay=False),
     help="Run directory.  [default: gpuprof-runs/TIME-PID]",
 )
 @click.option(
@@ -112,7 +112,8 @@ def attach(
         from gpuprof.attach.plan import plan
 
         for target, way in zip(found, ways, strict=True):
-            click.echo("\n".join(plan(target, way, inject=not no_inject)))
+            for line in plan(target, way, inject=not no_inject):
+                _say(line, err=False)
         return
     folder = Path(out) if out else default_folder()
     if _stands_still(found, folder, patience):
@@ -129,7 +130,7 @@ def attach(
     closed = [way for way in ways if way.way == access.NONE]
     if no_inject or closed:
         for way in [] if no_inject else closed:
-            click.echo(_less(way), err=True)
+            _say(_less(way))
         _from_outside(found, ways, folder, wanted)
     else:
         _record(found, ways, folder, wanted)
@@ -153,7 +154,7 @@ def _stands_still(found: Sequence[Target], folder: Path, patience_s: float) -> b
         stuck = answer_if_stuck(found, folder, patience_s, told or _nothing)
     if stuck:
         # Before the report is made: whoever waits for a job that stands has waited long enough.
-        click.echo(f"{stuck}. Nothing was put into the job.", err=True)
+        _say(f"{stuck}. Nothing was put into the job.")
         _verdict(folder)
     return bool(stuck)
 
@@ -171,7 +172,7 @@ def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wante
     from gpuprof.commands.watch import watching
     from gpuprof.conclude import complete_manifest
 
-    click.echo(_said(found, ways), err=True)
+    _say(_said(found, ways))
     try:
         with watching(folder, _given("lang")) as told:
             done = record(found, ways, folder, wanted, told or _nothing)
@@ -185,7 +186,7 @@ def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wante
 
         if not load(error.folder).traces:
             raise
-        click.echo(f"{error.message}; the verdict of what is in {error.folder} so far:", err=True)
+        _say(f"{error.message}; the verdict of what is in {error.folder} so far:")
         _verdict(error.folder)
         return
     complete_manifest(folder)
@@ -196,7 +197,7 @@ def _record(found: Sequence[Target], ways: Sequence[Access], folder: Path, wante
     if not done.has_trace:
         raise GpuprofError(problem or "no step was recorded", hint=f"what was seen is in {folder}")
     for line in _stops(done):
-        click.echo(line, err=True)
+        _say(line)
     _verdict(folder)
     if problem:
         raise GpuprofError(problem, hint="the verdict is of the steps until then")
@@ -278,7 +279,7 @@ def _from_outside(
         lines = observe(found, ways, folder, wanted.seconds or OBSERVED_S, told or _nothing)
     complete_manifest(folder)
     for line in lines:
-        click.echo(line)
+        _say(line, err=False)
     _verdict(folder)
 
 
@@ -290,7 +291,7 @@ def _by_door(found: Sequence[Target], folder: Path, wanted: Wanted) -> Recorded 
 
     why = next((reason for target in found if (reason := why_closed(target))), "")
     if not why:
-        click.echo("Asking the job's own Kineto, as a daemon would: nothing is put in.", err=True)
+        _say("Asking the job's own Kineto, as a daemon would: nothing is put in.")
         try:
             with watching(folder, _given("lang")) as told:
                 done = record_by_door(found, folder, wanted, told or _nothing)
@@ -300,12 +301,19 @@ def _by_door(found: Sequence[Target], folder: Path, wanted: Wanted) -> Recorded 
             if done is not None:
                 return done
             why = "the job's Kineto did not ask for work"
-    click.echo(
+    _say(
         f"No trace either: {why}. Looking on from outside, with stacks and counters only; for a"
-        " trace without entering, start the job with KINETO_USE_DAEMON=1, or with gpuprof run.",
-        err=True,
+        " trace without entering, start the job with KINETO_USE_DAEMON=1, or with gpuprof run."
     )
     return None
+
+
+def _say(line: str, *, err: bool = True) -> None:
+    """One line of what goes on, in the language that was asked for, its indent kept."""
+    from gpuprof.reports.words import speaker
+
+    text = line.lstrip(" ")
+    click.echo(" " * (len(line) - len(text)) + speaker(_given("lang"))(text), err=err)
 
 
 def _nothing(what: str, done: int, total: int) -> None:

@@ -6,16 +6,23 @@ from pathlib import Path
 
 import click
 
-from gpuprof.commands.output import format_option, lang_option, progress, write
+from gpuprof.commands.output import (
+    APath,
+    format_option,
+    lang_option,
+    progress,
+    width_of_output,
+    write,
+)
 
 
 @click.command()
-@click.argument("before", type=click.Path())
-@click.argument("after", type=click.Path())
+@click.argument("before", type=APath())
+@click.argument("after", type=APath())
 @click.option(
     "--json",
     "json_file",
-    type=click.Path(dir_okay=False, allow_dash=True),
+    type=APath(dir_okay=False, allow_dash=True),
     help="Also write the comparison as JSON to FILE; '-' prints it, and nothing else.",
     metavar="FILE|-",
 )
@@ -49,5 +56,7 @@ def compare(before: str, after: str, json_file: str | None, form: str, lang: str
     if form == "json":
         click.echo(document, nl=False)
         return
-    show = to_markdown if form == "md" else to_text
-    click.echo(show(comparison, lang=lang), nl=False)
+    if form == "md":
+        click.echo(to_markdown(comparison, lang=lang), nl=False)
+    else:
+        click.echo(to_text(comparison, lang=lang, width=width_of_output()), nl=False)

@@ -9,7 +9,14 @@ from pathlib import Path
 import click
 
 from gpuprof.commands.completion import limits
-from gpuprof.commands.output import format_option, lang_option, progress, write
+from gpuprof.commands.output import (
+    APath,
+    format_option,
+    lang_option,
+    progress,
+    width_of_output,
+    write,
+)
 
 GATE_STATUS = 3
 
@@ -50,8 +57,8 @@ def _limits(given: Sequence[str]) -> dict[str, float]:
 
 
 @click.command()
-@click.argument("run", type=click.Path())
-@click.option("--baseline", type=click.Path(), help="A run, or its diagnosis.json, to compare to.")
+@click.argument("run", type=APath())
+@click.option("--baseline", type=APath(), help="A run, or its diagnosis.json, to compare to.")
 @click.option(
     "--max",
     "maxima",
@@ -68,10 +75,10 @@ def _limits(given: Sequence[str]) -> dict[str, float]:
     " [default: 0]",
 )
 @click.option("--strict", is_flag=True, help="Fail on what could not be judged, too.")
-@click.option("--junit", type=click.Path(dir_okay=False), help="Write JUnit XML.", metavar="FILE")
+@click.option("--junit", type=APath(dir_okay=False), help="Write JUnit XML.", metavar="FILE")
 @click.option(
     "--sarif",
-    type=click.Path(dir_okay=False),
+    type=APath(dir_okay=False),
     help="Write SARIF, with the lines of your code.",
     metavar="FILE",
 )
@@ -127,7 +134,11 @@ def gate(
 
         document = to_sarif(now.diagnosis, checks, root=Path.cwd(), strict=strict)
         write(Path(sarif), document)
-    show = {"text": shown.to_text, "json": shown.to_json, "md": shown.to_markdown}[form]
-    click.echo(show(checks, strict=strict, lang=lang), nl=False)
+    if form == "text":
+        said = shown.to_text(checks, strict=strict, lang=lang, width=width_of_output())
+    else:
+        show = {"json": shown.to_json, "md": shown.to_markdown}[form]
+        said = show(checks, strict=strict, lang=lang)
+    click.echo(said, nl=False)
     if not shown.is_open(checks, strict=strict):
         raise click.exceptions.Exit(GATE_STATUS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +40,18 @@ lang_option: Callable[[Any], Any] = click.option(
     show_envvar=True,
     help="Language of what is written for people. JSON stays English.",
 )
+
+
+class APath(click.Path):
+    """A path that the user names. An empty one, which a variable leaves that was never set, would
+    stand for the folder that one is in."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if not os.fspath(value):
+            self.fail("an empty path; check the variable that it came from", param, ctx)
+        if not self.file_okay and Path(os.fsdecode(value)).is_file():
+            self.fail(f"{os.fsdecode(value)} is a file, not a folder", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def deliver(
@@ -127,6 +141,8 @@ def show(analysis: Analysis, form: str, lang: str) -> None:
     from rich.console import Console
 
     from gpuprof.reports.terminal import render
+    from gpuprof.reports.text import fits
+    from gpuprof.reports.words import catalog
 
     class Terminal(Console):
         def on_broken_pipe(self) -> None:
@@ -136,7 +152,17 @@ def show(analysis: Analysis, form: str, lang: str) -> None:
     console = Terminal()
     if console.width < 1:  # COLUMNS=0: no width is known, and rich would print nothing
         console = Terminal(width=80)
+    if lang != "en" and not fits(catalog(lang).say("section.findings"), console.encoding):
+        said = f"the encoding of this terminal, {console.encoding}, has no letters for {lang}"
+        click.echo(f"gpuprof: {said}: set LANG=C.UTF-8; this is in English", err=True)
+        lang = "en"
     render(analysis.diagnosis, console, lang=lang)
+
+
+def width_of_output() -> int:
+    """Columns to wrap to: those of the terminal, or what COLUMNS says. 0 where output goes to a
+    file or another program, which reads a line as one."""
+    return shutil.get_terminal_size(fallback=(0, 0)).columns
 
 
 def write(path: Path, text: str) -> None:
@@ -148,7 +174,8 @@ def write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise GpuprofError(f"cannot write {path}: {error.strerror or error}") from error
+        why = f"cannot write {path}: {error.strerror or error}"
+        raise GpuprofError(why, hint="choose another place") from error
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuprof.commands.completion import devices, generations
-from gpuprof.counted import counted
+from gpuprof.commands.output import APath, lang_option, width_of_output
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
 )
 @click.option(
     "--log",
-    type=click.Path(exists=True),
+    type=APath(exists=True),
     help="NCCL's log of such a job, or a folder of them: what it planned or nccl-tests measured.",
 )
 @click.option("--params", type=Count(), help="Parameters of the model: 7e9, 7b, 350m.")
@@ -115,7 +115,8 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
     help="For the table of sizes.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
-def communication(as_json: bool, **given: Any) -> None:
+@lang_option
+def communication(as_json: bool, lang: str, **given: Any) -> None:
     """What collectives take on a set of GPUs, and what a training step must communicate.
 
     Times are of a call alone on its links, by the model that `analyze` judges traces with: latency
@@ -130,7 +131,7 @@ def communication(as_json: bool, **given: Any) -> None:
       gpuprof plan communication --ranks 32 --device H100 --network-gbps 3200 --params 70b \\
           --tensor 8 --hidden 8192 --sequence 4096 --layers 80
     """
-    from gpuprof.analyzers.communication_plan import advice
+    from gpuprof.reports.plan import to_text
 
     fabric = _fabric(given)
     rows = _table(given["collective"], fabric)
@@ -138,9 +139,12 @@ def communication(as_json: bool, **given: Any) -> None:
     if as_json:
         click.echo(_json(given, fabric, rows, items), nl=False)
         return
-    click.echo("\n".join(_said(given, fabric, rows, items)))
-    for line in advice(items):
-        click.echo(line)
+    step_ms = given["step_ms"] or 0.0
+    width = width_of_output()
+    told = to_text(
+        given["collective"], fabric, rows, items, step_ms=step_ms, lang=lang, width=width
+    )
+    click.echo(told, nl=False)
 
 
 def _fabric(given: dict[str, Any]) -> Fabric:
@@ -255,41 +259,6 @@ def _items(given: dict[str, Any], fabric: Fabric) -> list[Item]:
         raise GpuprofError(str(error), hint="change --tensor or --pipeline") from error
 
 
-def _said(
-    given: dict[str, Any], fabric: Fabric, rows: list[Estimate], items: list[Item]
-) -> list[str]:
-    where = "one node" if fabric.nodes == 1 else f"{fabric.nodes} nodes of {fabric.per_node}"
-    source = f", {fabric.source}" if fabric.source else ""
-    lines = [f"{given['collective']} over {counted(fabric.ranks, 'rank')} on {where}{source}"]
-    lines.append(f"{'size':>10}{'time':>12}{'busbw GB/s':>12}  regime")
-    for row in rows:
-        bus = f"{row.busbw_bytes_per_s / 1e9:.1f}" if row.busbw_bytes_per_s else "-"
-        lines.append(f"{_size(row.size_bytes):>10}{_time(row.time_ns):>12}{bus:>12}  {row.regime}")
-    half = rows[0].half_bytes
-    if half:
-        latency = _time(rows[0].latency_ns)
-        lines.append(f"Latency {latency}; half of the bandwidth is reached at {_size(half)}.")
-    if not items:
-        return lines
-    lines += ["", f"{'a step sends':38}{'calls':>7}{'of':>10}{'each':>12}{'in all':>12}"]
-    total = 0.0
-    for item in items:
-        call = item.call
-        lines.append(
-            f"{item.what:38}{item.calls:>7}{_size(call.size_bytes):>10}{_time(call.time_ns):>12}"
-            f"{_time(item.total_ns):>12}"
-        )
-        total += item.total_ns or 0.0
-    lines.append(f"{'together, one after the other':38}{_time(total):>41}")
-    if given["step_ms"]:
-        share = total / 1e6 / (given["step_ms"] + total / 1e6)
-        lines.append(
-            f"Beside {given['step_ms']:g} ms of computing that is {share:.0%} of the step where"
-            " nothing overlaps, and nothing where all of it does."
-        )
-    return lines
-
-
 def _json(given: dict[str, Any], fabric: Fabric, rows: list[Estimate], items: list[Item]) -> str:
     import msgspec
 
@@ -329,18 +298,3 @@ def _json(given: dict[str, Any], fabric: Fabric, rows: list[Estimate], items: li
 
 def _us(time_ns: float | None) -> float | None:
     return None if time_ns is None else round(time_ns / 1e3, 3)
-
-
-def _size(size: float) -> str:
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size:.0f} B"
-
-
-def _time(time_ns: float | None) -> str:
-    if time_ns is None:
-        return "-"
-    if time_ns >= 999_950:  # what rounds to 1000.0 µs is a millisecond
-        return f"{time_ns / 1e6:.2f} ms"
-    return f"{time_ns / 1e3:.1f} µs"

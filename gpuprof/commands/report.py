@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.commands.export import EXPORTS, export
-from gpuprof.commands.output import as_text, lang_option, progress, show, write
+from gpuprof.commands.output import APath, as_text, lang_option, progress, show, write
 
 if TYPE_CHECKING:
     from gpuprof.api import Analysis
@@ -17,7 +17,7 @@ FORMATS = ("text", "json", "md")
 
 
 @click.command()
-@click.argument("run", nargs=-1, required=True, type=click.Path())
+@click.argument("run", nargs=-1, required=True, type=APath())
 @click.option(
     "--format",
     "form",
@@ -31,7 +31,7 @@ FORMATS = ("text", "json", "md")
 @click.option(
     "-o",
     "--out",
-    type=click.Path(),
+    type=APath(),
     help="Where to write it.  [default: report.html, charts.html, perfetto-trace.json.gz or"
     " gpuprof-tensorboard; text, json and md go to standard output]",
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprof.commands.output import lang_option
+from gpuprof.commands.output import APath, lang_option
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", required=False, type=click.Path(file_okay=False))
+@click.argument("run", required=False, type=APath(file_okay=False))
 @click.option("--once", is_flag=True, help="Show the present once and end, for scripts.")
 @click.option(
     "--interval",
@@ -84,9 +84,9 @@ def watching(folder: Path, lang: str) -> Iterator[Callable[[str, int, int], None
     from rich.text import Text
 
     from gpuprof.errors import GpuprofError
-    from gpuprof.reports.words import catalog
+    from gpuprof.reports.words import catalog, speaker
 
-    words = catalog(lang)
+    words, said = catalog(lang), speaker(lang)
     console = Console(stderr=True)
     now = Text("")
 
@@ -98,7 +98,7 @@ def watching(folder: Path, lang: str) -> Iterator[Callable[[str, int, int], None
 
     def told(what: str, done: int, total: int) -> None:
         amount = f" {done}/{total}" if total else f" {done}" if done else ""
-        now.plain = f"{what}{amount}"
+        now.plain = f"{said(what)}{amount}"
 
     with Screen(console=console, get_renderable=view, refresh_per_second=2, transient=True):
         yield told

@@ -88,9 +88,11 @@ def read_nccl_log(
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
-    places = tuple(str(file) for path in paths for file in _files(Path(path)))
+    given = [Path(path) for path in paths]
+    places = tuple(str(file) for path in given for file in _files(path))
     if not places:
-        raise InputError("no NCCL log was given", hint="name at least one file")
+        where = f"{given[0]} holds no file" if given else "no NCCL log was given"
+        raise InputError(where, hint="name at least one log")
     reader = _Reader(CommLog(paths=places))
     for index, place in enumerate(places):
         reader.line = 1

@@ -68,7 +68,7 @@ def test_no_text_is_kept_that_nobody_says() -> None:
     )
     built = ("bucket.", "about.", "cause.", "bound.", "limit.", "severity.", "confidence.",
              "source.", "class.", "curve.", "origin.", "file.", "points.", "compare.", "gate.",
-             "live.state.")  # fmt: skip
+             "live.state.", "doctor.", "check.", "plan.", "regime.")  # fmt: skip
     # The script asks for `timeline.` and `perfetto.` keys by what follows the point; some keys
     # have a second form for recordings without steps, for many, or for one.
     left = [
