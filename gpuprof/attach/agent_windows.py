@@ -64,7 +64,9 @@ class Windows:
         self.core = (0, 0)
         self.counts_steps = False  # only this window does, in torch's own table
         self.stop_ns_per_step = 0  # of a core's time: others may have it meanwhile
-        self.timed_ns = 0  # length of the window without steps that stopping was last measured on
+        # Length of the window without steps that stopping was last measured on, less the time in
+        # which the thread stood ready while others had its core: the next may have it to itself.
+        self.timed_ns = 0
         self.is_probe = False
         self.ready_s = time.monotonic()
         self.busy = False
@@ -241,7 +243,7 @@ class Windows:
             timed=timed,
         )
         self.stop_ns_per_step = (time.thread_time_ns() - on_core_ns) // max(1, done)
-        self.timed_ns = began - self.from_ns if timed else 0
+        self.timed_ns = max(1, began - self.from_ns - ready) if timed else 0
         self.ready_s = time.monotonic() + (self.plan[0]["apart"] if self.plan else 0)
         if not drop and (timed or done):
             self.finished.append((profile, window))
