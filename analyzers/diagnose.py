@@ -12,7 +12,7 @@ from gpuprof.analyzers.about import clock_facts, data_warnings, facts_table, inp
 from gpuprof.analyzers.account import CPU, RankAccount, account_rank
 from gpuprof.analyzers.bound import find_bound
 from gpuprof.analyzers.causes import CAUSES
-from gpuprof.analyzers.causes.base import Cause, RunView, Verdict, within_the_loader
+from gpuprof.analyzers.causes.base import Cause, Verdict, within_the_loader
 from gpuprof.analyzers.facts import find_facts
 from gpuprof.analyzers.group_skew import GroupSkew, group_skews
 from gpuprof.analyzers.host_beside import gpu_while_recorded, with_samples
@@ -25,6 +25,7 @@ from gpuprof.analyzers.rank_summary import summarize
 from gpuprof.analyzers.ranks import compare_summaries
 from gpuprof.analyzers.recorded import TOO_FEW_STEPS, missing_work, recording_warnings, remedy
 from gpuprof.analyzers.recorded_window import recorded_window, recording_cost, window_warnings
+from gpuprof.analyzers.run_view import RunView
 from gpuprof.analyzers.sources import OtherSources, Verdicts, findings_of, join
 from gpuprof.analyzers.step_lengths import long_steps, steps_of_the_run
 from gpuprof.analyzers.steps import WARM_UP_STEPS

@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from gpuprof.analyzers.account import RankAccount
-from gpuprof.analyzers.causes.base import LEAST_GAIN, RunView
 from gpuprof.analyzers.causes.small_batch import may_grow
 from gpuprof.analyzers.intervals import covered, union
+from gpuprof.analyzers.run_view import LEAST_GAIN, RunView
 from gpuprof.analyzers.wording import microseconds, percent
 from gpuprof.diagnosis import Fix
 

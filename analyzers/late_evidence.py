@@ -10,7 +10,7 @@ from gpuprof.analyzers.idle import IDLE_BUCKETS
 from gpuprof.analyzers.idle_lines import idle_lines
 from gpuprof.analyzers.late_hosts import LateHosts
 from gpuprof.analyzers.late_ranks import held_up_by
-from gpuprof.analyzers.late_reasons import Parts, evidence_of, fixes_of, host_fix
+from gpuprof.analyzers.late_reasons import Parts, evidence_of, fixes_of, own_host_fix
 from gpuprof.analyzers.lateness import LateRank
 from gpuprof.analyzers.ranks import RankComparison
 from gpuprof.analyzers.wording import milliseconds, percent
@@ -92,7 +92,7 @@ def fixes_of_late(
 ) -> list[Fix]:
     """What to do about what makes the costliest late rank late."""
     if hosts is not None:
-        return [host_fix(hosts.ranks[0])]
+        return [own_host_fix(hosts.ranks[0])]
     return fixes_of(parts, [one.rank for one in comparison.late if one.rank in late])
 
 

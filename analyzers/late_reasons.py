@@ -124,7 +124,7 @@ def _loader(rank: int) -> Fix:
     )
 
 
-def host_fix(rank: int) -> Fix:
+def own_host_fix(rank: int) -> Fix:
     """For a rank whose host does what the others do not."""
     return Fix(
         title=f"Take from rank {rank} what only it does on the host",
@@ -183,7 +183,7 @@ def look_at_device(rank: int) -> Fix:
 
 _FIXES = {
     "loader": _loader,
-    "host": host_fix,
+    "host": own_host_fix,
     "checkpoint": _checkpoint,
     "copy": _copy,
     "more work": _work,

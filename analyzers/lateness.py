@@ -48,7 +48,7 @@ SIGNIFICANCE = 0.01
 
 LATE_FROM = 0.02
 """Waits that cost less than 2 % of the step are not worth naming a rank for: the replay does not
-offer a gain below that either (`causes.base.LEAST_GAIN`)."""
+offer a gain below that either (`run_view.LEAST_GAIN`)."""
 
 DECISIVE_NS = 10_000
 DECISIVE_FRAC = 0.1

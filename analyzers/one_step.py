@@ -22,13 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.analyzers.by_step import mean_over_ranks
-from gpuprof.analyzers.causes.base import (
-    NAMED_WITHOUT_STEPS,
-    Cause,
-    RunView,
-    Verdict,
-)
+from gpuprof.analyzers.causes.base import Cause, Verdict
 from gpuprof.analyzers.pricing import SerialPricing
+from gpuprof.analyzers.run_view import NAMED_WITHOUT_STEPS, RunView
 from gpuprof.analyzers.step_lengths import FEWEST_STEPS, settled_steps
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Finding, NotJudged, RuledOut

@@ -33,9 +33,7 @@ from numpy.typing import NDArray
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
     CERTAIN,
-    LEAST_GAIN,
     Cause,
-    RunView,
     Verdict,
     confidence,
     explained,
@@ -47,6 +45,7 @@ from gpuprof.analyzers.copies import exposed_ns, find_copies
 from gpuprof.analyzers.intervals import Spans, empty, merge
 from gpuprof.analyzers.places import lines_within, records_lines
 from gpuprof.analyzers.recorded_window import RecordedWindow, with_called_lines
+from gpuprof.analyzers.run_view import LEAST_GAIN, RunView
 from gpuprof.analyzers.wording import in_bytes, milliseconds, percent, significant
 from gpuprof.counted import agrees, counted
 from gpuprof.diagnosis import Evidence, Fix, NotJudged, Place, RuledOut

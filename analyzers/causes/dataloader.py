@@ -29,11 +29,8 @@ import numpy as np
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
-    ALONE,
-    LEAST_GAIN,
     RECORD_BOTH,
     Cause,
-    RunView,
     Verdict,
     confidence,
     explained,
@@ -44,6 +41,7 @@ from gpuprof.analyzers.idle_lines import idle_lines
 from gpuprof.analyzers.intervals import Spans
 from gpuprof.analyzers.loader_limit import loader_limit
 from gpuprof.analyzers.recorded_window import with_called_lines
+from gpuprof.analyzers.run_view import ALONE, LEAST_GAIN, RunView
 from gpuprof.analyzers.wording import milliseconds, percent
 from gpuprof.counted import agrees, counted
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, RuledOut

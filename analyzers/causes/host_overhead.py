@@ -29,11 +29,8 @@ import numpy as np
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
-    ALONE,
-    LEAST_GAIN,
     RECORD_BOTH,
     Cause,
-    RunView,
     Verdict,
     confidence,
     finding,
@@ -45,8 +42,10 @@ from gpuprof.analyzers.event_loop import told_waits, waiting_frac
 from gpuprof.analyzers.host_fixes import AHEAD_US, host_fixes
 from gpuprof.analyzers.idle_lines import idle_lines
 from gpuprof.analyzers.intervals import Spans, covered, subtract, union
+from gpuprof.analyzers.late_reasons import own_host_fix
 from gpuprof.analyzers.recorded_window import READY_FROM
 from gpuprof.analyzers.recurring import recurring_host_ns
+from gpuprof.analyzers.run_view import ALONE, LEAST_GAIN, RunView
 from gpuprof.analyzers.wording import microseconds, percent
 from gpuprof.counted import counted
 from gpuprof.diagnosis import Evidence, Gain, NotJudged, Place, RuledOut
@@ -124,7 +123,7 @@ def judge(run: RunView) -> Verdict:
             *_after_calls(run, share - waited),
             *told_waits(waiting, run.named_from),
         ],
-        fixes=host_fixes(run, worst),
+        fixes=[*map(own_host_fix, alone[:1]), *host_fixes(run, worst)],
         where=_where(worst.lines),
         ranks=alone or run.ranks_with(*BUCKETS),
     )

@@ -27,9 +27,7 @@ from dataclasses import replace
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
-    LEAST_GAIN,
     Cause,
-    RunView,
     Verdict,
     confidence,
     finding,
@@ -41,6 +39,7 @@ from gpuprof.analyzers.group_skew import evidence_of
 from gpuprof.analyzers.imbalance import bubble_frac
 from gpuprof.analyzers.late_reasons import has_larger_launches, kernels_of, look_at_device
 from gpuprof.analyzers.pricing import gain_of
+from gpuprof.analyzers.run_view import LEAST_GAIN, RunView
 from gpuprof.analyzers.wording import milliseconds, percent, significant
 from gpuprof.analyzers.work_skew import (
     Bubble,

@@ -24,9 +24,7 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import DeviceAccount, RankAccount
 from gpuprof.analyzers.causes.base import (
-    LEAST_GAIN,
     Cause,
-    RunView,
     Verdict,
     confidence,
     finding,
@@ -38,6 +36,7 @@ from gpuprof.analyzers.kernels import MATRIX_KINDS
 from gpuprof.analyzers.pricing import DevicePricing, Price, gain_of, mean_price, trusted
 from gpuprof.analyzers.replay import Change
 from gpuprof.analyzers.roofline import Limit
+from gpuprof.analyzers.run_view import LEAST_GAIN, RunView
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, RuledOut
 from gpuprof.distinct import is_in

@@ -30,10 +30,7 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
-    LEAST_GAIN,
-    MOST_WINDOWS,
     Cause,
-    RunView,
     Verdict,
     confidence,
     explained,
@@ -44,6 +41,7 @@ from gpuprof.analyzers.causes.base import (
 from gpuprof.analyzers.copies import Copies, exposed_ns, exposed_spans, find_copies
 from gpuprof.analyzers.host import SMALL_BYTES, Blocking
 from gpuprof.analyzers.places import lines_of
+from gpuprof.analyzers.run_view import LEAST_GAIN, MOST_WINDOWS, RunView
 from gpuprof.analyzers.wording import milliseconds, percent, significant
 from gpuprof.diagnosis import Evidence, Fix, Place, RuledOut, Window
 

@@ -32,10 +32,7 @@ import numpy as np
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
     CERTAIN,
-    LEAST_GAIN,
-    MOST_WINDOWS,
     Cause,
-    RunView,
     Verdict,
     confidence,
     explained,
@@ -57,6 +54,7 @@ from gpuprof.analyzers.late_ranks import (
 )
 from gpuprof.analyzers.pricing import gain_of
 from gpuprof.analyzers.ranks import RankComparison
+from gpuprof.analyzers.run_view import LEAST_GAIN, MOST_WINDOWS, RunView
 from gpuprof.analyzers.wording import percent
 from gpuprof.analyzers.work_skew import find_bubble, price_evened_out, rank_skew
 from gpuprof.diagnosis import Evidence, Gain, NotJudged, RuledOut, Window

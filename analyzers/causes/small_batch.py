@@ -25,9 +25,7 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
-    LEAST_GAIN,
     Cause,
-    RunView,
     Verdict,
     confidence,
     finding,
@@ -36,6 +34,7 @@ from gpuprof.analyzers.causes.base import (
 from gpuprof.analyzers.device_columns import sm_counts
 from gpuprof.analyzers.pricing import DevicePricing, trusted
 from gpuprof.analyzers.replay import Change, replay
+from gpuprof.analyzers.run_view import LEAST_GAIN, RunView
 from gpuprof.analyzers.wording import percent
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, RuledOut
 

@@ -31,11 +31,8 @@ from numpy.typing import NDArray
 
 from gpuprof.analyzers.account import RankAccount
 from gpuprof.analyzers.causes.base import (
-    LEAST_GAIN,
-    MOST_WINDOWS,
     RECORD_BOTH,
     Cause,
-    RunView,
     Verdict,
     confidence,
     explained,
@@ -50,6 +47,7 @@ from gpuprof.analyzers.intervals import contains, covered
 from gpuprof.analyzers.operators import innermost
 from gpuprof.analyzers.places import lines_of
 from gpuprof.analyzers.recorded_window import with_called_lines
+from gpuprof.analyzers.run_view import LEAST_GAIN, MOST_WINDOWS, RunView
 from gpuprof.analyzers.wording import milliseconds, percent, significant
 from gpuprof.counted import agrees, counted
 from gpuprof.diagnosis import Evidence, Fix, Gain, NotJudged, Place, RuledOut, Window

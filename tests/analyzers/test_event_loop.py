@@ -8,8 +8,8 @@ from fixtures.runs import GEMM
 from fixtures.traces import TraceBuilder
 from fixtures.views import texts, view
 from gpuprof.analyzers.causes import host_overhead
-from gpuprof.analyzers.causes.base import RunView
 from gpuprof.analyzers.event_loop import waiting_frac
+from gpuprof.analyzers.run_view import RunView
 from gpuprof.diagnosis import Finding, NotJudged
 
 ROUND_US = 1_000.0

@@ -10,8 +10,8 @@ import pytest
 
 from fixtures.simulator import draw_run, simulate, write_traces
 from fixtures.simulator.plan import Launch, Op, Python, Run
-from gpuprof.analyzers.causes.base import RunView
 from gpuprof.analyzers.diagnose import Recorded, diagnose, view_of
+from gpuprof.analyzers.run_view import RunView
 from gpuprof.diagnosis import Finding
 from gpuprof.readers.kineto import read_trace
 
@@ -75,6 +75,7 @@ def test_a_rank_whose_host_holds_the_others_up_comes_first(
     first, second = found(run, tmp_path)[:2]
     assert (first.cause, first.late_ranks) == ("nccl-wait", (late,))
     assert (second.cause, second.ranks) == ("host-overhead", (late,))
+    assert second.fixes[0].title == f"Take from rank {late} what only it does on the host"
     assert first.gain is not None
     true = 1 - simulate(healthy).step_ns / simulate(run).step_ns
     assert true > 0.1

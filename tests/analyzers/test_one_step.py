@@ -11,9 +11,10 @@ import pytest
 from fixtures.runs import WORKERS_LOADER, FixedPricing, Job, plain, priced, view
 from fixtures.views import texts
 from gpuprof.analyzers.causes import CAUSES, checkpoint, dataloader
-from gpuprof.analyzers.causes.base import CERTAIN, Cause, RunView, Verdict
+from gpuprof.analyzers.causes.base import CERTAIN, Cause, Verdict
 from gpuprof.analyzers.one_step import COMES_BACK, SEEN_ONCE, held_to_recur, in_one_step
 from gpuprof.analyzers.recorded_window import RecordedWindow
+from gpuprof.analyzers.run_view import RunView
 from gpuprof.diagnosis import Finding, NotJudged, RuledOut
 from gpuprof.run import LoaderWork
 

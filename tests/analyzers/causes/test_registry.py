@@ -13,15 +13,13 @@ from fixtures.traces import TraceBuilder
 from gpuprof.analyzers import causes
 from gpuprof.analyzers.causes import CAUSES
 from gpuprof.analyzers.causes.base import (
-    CRITICAL_FROM,
-    NAMED_FROM,
-    NAMED_WITHOUT_STEPS,
     Cause,
     confidence,
     finding,
     severity,
     too_little,
 )
+from gpuprof.analyzers.run_view import CRITICAL_FROM, NAMED_FROM, NAMED_WITHOUT_STEPS
 from gpuprof.diagnosis import CAUSES as NUMBERS
 from gpuprof.diagnosis import Finding, Gain, NotJudged, RuledOut
 
