@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fixtures.simulator import Run, draw_run, simulate
-from fixtures.simulator.lasting import lasting
+from fixtures.simulator.lasting import last_lap, lasting
 from fixtures.simulator.plan import Fetch, Loader
 
 
@@ -28,6 +28,14 @@ def test_no_worker_makes_the_same_batch_each_time() -> None:
     assert len(makes_ns(run)) == 6
     of_first = makes_ns(lasting(run, 6))[::6]
     assert set(of_first) == set(makes_ns(run))
+
+
+def test_the_last_lap_is_recorded_of_the_same_run() -> None:
+    run = draw_run("cnn", 2)
+    lap = last_lap(run, 4)
+    assert lap.steps == lasting(run, 4).steps
+    assert lap.n_steps - lap.warm_up == run.n_steps - run.warm_up
+    assert Counter(makes_ns(lap)) == Counter(makes_ns(run))
 
 
 def test_a_steady_run_is_as_long_a_step_as_before() -> None:
