@@ -107,22 +107,28 @@ def doubted(run: RunView, confidence: float, saved: float) -> float:
     return round(confidence, 2)
 
 
+LEFT_BY_LOADER = 0.05
+"""How sure a finding is whose gain the loader's workers cap under `LEAST_GAIN`. They need at least
+what they were seen to do, so its repair alone saves nothing unless the few recorded steps were
+unusual for them: of 38 such findings in simulated runs 3 % saved as much after all."""
+
+
 def within_the_loader(run: RunView, cause: Cause, found: Finding) -> Finding:
     """A finding whose gain is no larger than the loader's workers allow.
 
-    That is no reason to rule a cause out: it holds what it holds, and without its repair a faster
-    loader would save nothing.
+    That is no reason to rule a cause out: it holds what it holds, and is the next limit once the
+    loader is faster. But that its repair alone makes the step shorter is then hardly believed.
     """
     if found.gain is None or "input" in cause.removes:
         return found
     gain = run.limited(found.gain)
     if gain.reduction == found.gain.reduction:
         return msgspec.structs.replace(found, gain=gain)
+    sure = doubted(run, found.confidence, gain.reduction)
+    if gain.reduction < LEAST_GAIN:
+        sure = min(sure, LEFT_BY_LOADER)
     return msgspec.structs.replace(
-        found,
-        gain=gain,
-        severity=severity(gain.reduction),
-        confidence=doubted(run, found.confidence, gain.reduction),
+        found, gain=gain, severity=severity(gain.reduction), confidence=sure
     )
 
 

@@ -12,6 +12,7 @@ from fixtures.simulator import Run, draw_run, plant, simulate, write_traces
 from fixtures.simulator import live as live_module
 from fixtures.simulator.live import watched_loader, write_run
 from fixtures.simulator.plan import Fetch, Kernel, Launch, Loader, Read
+from gpuprof.analyzers.causes.base import LEAST_GAIN, LEFT_BY_LOADER
 from gpuprof.api import analyze
 from gpuprof.diagnosis import Finding
 from gpuprof.run import LoaderWork
@@ -64,6 +65,19 @@ def test_a_loader_that_is_hidden_caps_the_gain_of_a_live_recording(tmp_path: Pat
     assert stated is not None
     assert stated.at_most
     assert stated.reduction > true_gain(run) + 0.05
+
+
+def test_a_finding_that_the_loader_leaves_nothing_stays_and_is_hardly_believed(
+    tmp_path: Path,
+) -> None:
+    """Confidence is that of a shorter step; what would be the limit next is still worth telling."""
+    step_ns = simulate(reading(1_000)).step_ns
+    write_run(simulate(reading(int(2 * 0.995 * step_ns))), tmp_path)
+    told = sync_points(tmp_path)
+    assert told.gain is not None
+    assert told.gain.reduction < LEAST_GAIN
+    assert told.confidence <= LEFT_BY_LOADER
+    assert told.share > 0.1
 
 
 def test_the_joint_saving_is_capped_as_well(tmp_path: Path) -> None:
