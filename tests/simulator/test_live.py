@@ -12,7 +12,8 @@ from fixtures.simulator import Run, draw_run, plant, simulate, write_traces
 from fixtures.simulator import live as live_module
 from fixtures.simulator.live import watched_loader, write_run
 from fixtures.simulator.plan import Fetch, Kernel, Launch, Loader, Read
-from gpuprof.analyzers.causes.base import LEAST_GAIN, LEFT_BY_LOADER
+from gpuprof.analyzers.causes.base import LEFT_BY_LOADER
+from gpuprof.analyzers.run_view import LEAST_GAIN
 from gpuprof.api import analyze
 from gpuprof.diagnosis import Finding
 from gpuprof.run import LoaderWork
