@@ -333,7 +333,8 @@ def report(outcomes: list[Outcome], totals: Totals, command: str, spent_s: float
         " fewer batches than the workers have in hand: what is recorded of them is the last lap,"
         " and their true gains are those of all.",
         "",
-        "Draws without `--shift` and those of `--shift 5000`, `6000`, `9000`, `12000` and `13000`"
+        "Draws without `--shift` and those of `--shift 5000`, `6000`, `9000`, `12000`, `13000`,"
+        " `14000` and `15000`"
         " were used to find and mend faults of the rules and of the simulator; others are the fair"
         " test until somebody does the same with them.",
         "",
