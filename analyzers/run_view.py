@@ -195,7 +195,7 @@ class RunView:
             share: What the budget charges to the host.
         """
         after = self.share("sync")
-        if not after or share + after < self.named_from:
+        if after < LEAST_GAIN or share + after < self.named_from:
             return share
         host, calls = self.price("host", "allocator"), self.price("sync")
         if host is None or calls is None or host.reduction < calls.reduction + LEAST_GAIN:

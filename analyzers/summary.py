@@ -289,6 +289,6 @@ def _no_cause(not_judged: Sequence[NotJudged]) -> str:
 
 
 def _own_share(device: DeviceAccount) -> float:
-    """What the account of one device itself charges to late hosts."""
+    """What the account of one device charges to late hosts, and to calls that they follow."""
     share = device.budget.frac()
-    return share["host"] + share["allocator"]
+    return share["host"] + share["allocator"] + share["sync"]

@@ -107,7 +107,7 @@ def judge(run: RunView) -> Verdict:
     title = f"The {who} {percent(share)} of {run.each_step}"
     if share - waited > waited:
         title += ", most of it after blocking calls"
-    elif share > charged:
+    elif waited > charged:
         whose = "the ranks' own and those they wait for"
         if alone:
             whose = f"those of {named_ranks(alone)}"

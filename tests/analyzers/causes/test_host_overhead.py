@@ -90,6 +90,13 @@ def test_more_work_after_a_call_never_lowers_the_hosts_share() -> None:
     assert shares == sorted(shares)
 
 
+def test_late_hosts_are_told_of_ranks_that_wait_for_each_other_only() -> None:
+    """Here half of it is charged to the host and half to the calls before it, of one rank."""
+    for work_us in range(100, 400, 20):
+        verdict = host_overhead.judge(view(refilled(work_us)))
+        assert not (isinstance(verdict, Finding) and "Late hosts" in verdict.title)
+
+
 def test_a_host_that_only_refills_what_a_call_drained_is_ruled_out_with_its_gain() -> None:
     """Either repair is enough: the call's it is."""
     run = view(refilled(110))
